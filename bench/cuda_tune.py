@@ -1,38 +1,49 @@
-"""Measures every plan of Hopper's kernels over a grid of shapes, on an NVIDIA GPU.
+"""Measures every plan of Hopper's kernels over grids of shapes, on an NVIDIA GPU.
 
-    python -m bench.cuda_tune measure FILE.csv     on the device, two minutes: a line for each shape
-                                                   and plan
-    python -m bench.cuda_tune table FILE.csv       anywhere: writes hopper/host/measured.mojo
+    python -m bench.cuda_tune measure FILE.csv     on the device, four minutes: a line for each pair
+                                                   of formats, shape and plan
+    python -m bench.cuda_tune table FILE.csv       anywhere: writes hopper/host/measured.mojo, says
+                                                   how good its choices are
     python -m bench.cuda_tune check FILE.csv       on the device, half a minute: shapes that costs
                                                    were not fitted to, and how good the choice is
 
-A line of the file is (m, n, k, plan, us): the median time of `linear` with cold weights, see
-`bench.graph_timing`; plan -1 is cuBLAS on bfloat16. Activations become MXFP4, or are kept where a
-plan is for these alone. Terms of a plan's time, as `hopper/host/costs.mojo` has them, get costs:
-those that come closest to what was measured. The table has these, and shapes for which they choose
-a plan that was not the fastest one.
+A line of the file is (left, right, m, n, k, plan, us): the median time with cold weights, see
+`bench.graph_timing`, of `linear` of floats for MXFP4 weights, of `matmul` for codes of eight bits.
+Plans are those of `hopper/plan.mojo`, or cuBLAS on bfloat16. What `bf16` activations have in common
+with MXFP4 ones stands there once, as MXFP4's. How costs come from times is in `bench.cuda_fit`.
 """
 
 from __future__ import annotations
 
 import csv
+import functools
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
+from mx_kernels._core.checks import check_mode
+from mx_kernels._core.facts import DEFAULT_ROUNDING, facts
 from mx_kernels._core.native import gpu_plans
 
 Shape = tuple[int, int, int]
+Pair = tuple[str, str]
+"""What activations are multiplied as, and the weights' format."""
 Grid = dict[tuple[int, int], tuple[int, ...]]
 """Rows of activations, for each weight."""
+Times = dict[Shape, dict[str, float]]
+"""Microseconds of each plan."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULT = REPOSITORY / "bench" / "results" / "cuda_tune.csv"
-TABLE = REPOSITORY / "mojo_kernels" / "hopper" / "host" / "measured.mojo"
+
+MXFP4, KEPT = ("mxfp4", "mxfp4"), ("bf16", "mxfp4")
+EIGHT_BITS = (
+    ("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("mxfp8", "mxfp8"), ("mxfp8", "mxfp4"),
+)  # fmt: skip
+FLOATS = ("bf16", "bf16")
+CUBLAS = "cublas"
 
 ROWS = (
     1, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192,
@@ -46,6 +57,13 @@ WEIGHTS = (
     (14336, 4096), (18944, 3584), (24576, 1536), (28672, 8192),
 )  # fmt: skip
 """N and K: layers of Llama 3, Qwen, gpt-oss and DeepSeek-V3, and smaller ones."""
+EIGHT_BIT_SHAPES = (
+    (128, 4096, 4096), (256, 7168, 2048), (512, 4096, 4096), (1024, 4096, 4096), (64, 4096, 4096),
+    (128, 2112, 7168), (24, 5120, 1280), (256, 5120, 2880), (1024, 8192, 8192), (2048, 4096, 14336),
+    (512, 2112, 7168), (64, 7168, 2048), (192, 5760, 2880), (384, 2880, 4096), (96, 1280, 5120),
+    (768, 6144, 4096), (128, 14336, 4096), (512, 512, 2880), (2048, 2048, 7168), (40, 2880, 2880),
+    (320, 24576, 1536), (4096, 4096, 4096), (160, 768, 3072), (48, 9216, 4096),
+)  # fmt: skip
 UNSEEN: Grid = {
     (1152, 6912): (3, 40, 300),
     (3840, 2560): (10, 100, 1200),
@@ -54,196 +72,151 @@ UNSEEN: Grid = {
     (27648, 5120): (2, 30, 448),
 }
 """Weights and rows that are not in the grid, to check the choice."""
-CUBLAS = -1
-BYTES, PORTABLE, NUMBERS = 1 << 21, 1 << 22, 1 << 26
-"""From the first code on plans are for MXFP4 activations alone, from the last one on for kept ones.
-
-See `hopper/plan.mojo`.
-"""
 LARGEST = 3e11
-"""Multiplications of the largest product that is measured."""
+"""Multiplications of the largest product of MXFP4 weights that is measured."""
 COLD_BYTES = 120_000_000
-NOISE = 1.01
-"""Plans whose times are closer than this are equally fast."""
+MAX_ERROR = 4e-3
+"""Of the norm of a product: rounding to bfloat16 is 1.7e-3, a block's float sums the rest."""
 
 
 class Plan(NamedTuple):
-    """A plan for a shape."""
+    """A plan for a product."""
 
     family: int
-    code: int
+    """Its line of the table of costs."""
+    name: str
     us: float
     """What the compiled table expects."""
     terms: list[float]
     """What of it has a cost."""
 
 
-def plans(shape: Shape) -> list[Plan]:
-    """Returns the plans for a shape."""
-    return [Plan(*found) for found in gpu_plans().plans_cuda(shape)]
+@functools.cache
+def plans(shape: Shape, pair: Pair = MXFP4) -> tuple[Plan, ...]:
+    """Returns the plans for a product."""
+    left, right = check_mode(pair[0], DEFAULT_ROUNDING).format, facts().formats[pair[1]].code
+    return tuple(Plan(*found) for found in gpu_plans().plans_cuda((*shape, left, right)))
 
 
-def measure(path: Path, grid: Grid, log: Callable[[str], None] = print) -> None:
-    """Writes the times of all plans of all shapes."""
+def plans_of_kept(shape: Shape) -> list[Plan]:
+    """Returns the plans that only bfloat16 activations have."""
+    known = {plan.name for plan in plans(shape)}
+    return [plan for plan in plans(shape, KEPT) if plan.name not in known]
+
+
+def measure(path: Path, lines: Iterator[tuple]) -> None:
+    """Writes lines of times."""
     import torch  # noqa: PLC0415  the table is made where there is none
+
+    with path.open("w", newline="") as file, torch.inference_mode():
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("left", "right", "m", "n", "k", "plan", "us"))
+        writer.writerows(lines)
+
+
+def lines_of_mxfp4(grid: Grid, log: Callable[[str], None] = print) -> Iterator[tuple]:
+    """Yields lines of all plans for MXFP4 weights, and of cuBLAS."""
+    import torch  # noqa: PLC0415
 
     import mx_kernels as mx  # noqa: PLC0415
     from bench.graph_timing import cold_copies, median_us  # noqa: PLC0415
     from mx_kernels._core.cuda import CUDA  # noqa: PLC0415
 
-    def lines() -> Iterator[tuple]:
-        for (n, k), all_rows in grid.items():
-            plain = mx.quantize(torch.randn(n, k, device="cuda") * 0.02)
-            dense = cold_copies(mx.dequantize(plain, dtype="bfloat16"), COLD_BYTES)
-            coded = cold_copies(plain.preshuffle(), COLD_BYTES)
-            for m in (rows for rows in all_rows if rows * n * k <= LARGEST):
-                x = torch.randn(m, k, device="cuda").bfloat16()
-                out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
-                work = m * n * k
-                us = median_us(lambda w, x=x, out=out: torch.mm(x, w.T, out=out), dense, work)
-                yield m, n, k, CUBLAS, round(us, 2)
-                for plan in (found.code for found in plans((m, n, k))):
-                    CUDA.plan = plan
-                    kept = {"activations": "bf16"} if plan >= NUMBERS else {}
-                    us = median_us(lambda w, x=x, kept=kept: mx.linear(x, w, **kept), coded, work)
-                    yield m, n, k, plan, round(us, 2)
-            log(f"{n} x {k}")
-
-    with path.open("w", newline="") as file, torch.inference_mode():
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("m", "n", "k", "plan", "us"))
-        writer.writerows(lines())
+    for (n, k), all_rows in grid.items():
+        plain = mx.quantize(torch.randn(n, k, device="cuda") * 0.02)
+        dense = cold_copies(mx.dequantize(plain, dtype="bfloat16"), COLD_BYTES)
+        coded = cold_copies(plain.preshuffle(), COLD_BYTES)
+        for m in (rows for rows in all_rows if rows * n * k <= LARGEST):
+            shape, work = (m, n, k), m * n * k
+            x = torch.randn(m, k, device="cuda").bfloat16()
+            out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+            us = median_us(lambda w, x=x, out=out: torch.mm(x, w.T, out=out), dense, work)
+            yield *FLOATS, *shape, CUBLAS, round(us, 2)
+            for pair, of_pair in ((MXFP4, plans(shape)), (KEPT, plans_of_kept(shape))):
+                for plan in of_pair:
+                    CUDA.plan = plan.name
+                    us = median_us(
+                        lambda w, x=x, pair=pair: mx.linear(x, w, activations=pair[0]), coded, work
+                    )
+                    yield *pair, *shape, plan.name, round(us, 2)
+        CUDA.plan = ""
+        log(f"{n} x {k}")
 
 
-def read(path: Path = RESULT) -> dict[Shape, dict[int, float]]:
-    """Returns the times of the plans of each shape."""
-    found: dict = defaultdict(dict)
-    with path.open() as file:
+def lines_of_eight_bits(log: Callable[[str], None] = print) -> Iterator[tuple]:
+    """Yields lines of all plans for codes of eight bits, whose products are right."""
+    import torch  # noqa: PLC0415
+
+    import mx_kernels as mx  # noqa: PLC0415
+    from bench.graph_timing import cold_copies, median_us  # noqa: PLC0415
+    from mx_kernels._core.cuda import CUDA  # noqa: PLC0415
+
+    for m, n, k in EIGHT_BIT_SHAPES:
+        x, y = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(n, k, device="cuda") / 50
+        for pair in EIGHT_BITS:
+            a, w = (mx.quantize(t, format=name) for t, name in zip((x, y), pair, strict=True))
+            expected = a.dequantize(dtype="float32") @ w.dequantize(dtype="float32").T
+            weights = cold_copies(w.preshuffle(), COLD_BYTES)
+            for plan in plans((m, n, k), pair):
+                CUDA.plan = plan.name
+                error = (mx.matmul(a, weights[0]).float() - expected).norm() / expected.norm()
+                if not error <= MAX_ERROR:
+                    raise ValueError(f"{m, n, k} {pair}, {plan.name}: error {error}")
+                us = median_us(lambda w, a=a: mx.matmul(a, w), weights, m * n * k)
+                yield *pair, m, n, k, plan.name, round(us, 2)
+            CUDA.plan = ""
+        log(f"{m} x {n} x {k}")
+
+
+def read(path: Path = RESULT) -> dict[Pair, Times]:
+    """Returns the times of the plans of each product."""
+    found: dict[Pair, dict] = defaultdict(lambda: defaultdict(dict))
+    with path.open(newline="") as file:
         for row in csv.DictReader(file):
             shape = int(row["m"]), int(row["n"]), int(row["k"])
-            found[shape][int(row["plan"])] = float(row["us"])
-    return dict(found)
+            found[row["left"], row["right"]][shape][row["plan"]] = float(row["us"])
+    for shape, times in found[MXFP4].items():
+        both = {**times, **found[KEPT][shape]}
+        kept = {plan.name for plan in plans(shape, KEPT)}
+        found[KEPT][shape] = {plan: us for plan, us in both.items() if plan in kept}
+    return {pair: dict(times) for pair, times in found.items()}
 
 
-def check(found: dict[Shape, dict[int, float]]) -> str:
-    """Returns how the choices compare with the fastest plans that were measured."""
-    lines = [f"{'shape':>20} {'chosen':>9} {'us':>8} {'fastest':>9} {'us':>8} {'behind':>7}"]
-    for shape, times in found.items():
-        ours = (plan for plan in plans(shape) if takes(plan.code, takes_bytes=True))
-        chosen = min(ours, key=lambda plan: plan.us).code
-        best = fastest(times, takes_bytes=True)
-        line = f"{'x'.join(map(str, shape)):>20} {chosen:>9} {times[chosen]:>8} {best:>9}"
-        lines.append(f"{line} {times[best]:>8} {times[chosen] / times[best]:>7.3f}")
+def fastest(times: dict[str, float]) -> str:
+    """Returns the fastest plan."""
+    return min(times, key=times.__getitem__)
+
+
+def check(times: Times) -> str:
+    """Returns how choices for MXFP4 compare with the fastest plans that were measured."""
+    lines = [f"{'shape':>20} {'us':>8} {'least':>8} {'behind':>7}  chosen, fastest"]
+    for shape, of_shape in times.items():
+        chosen, best = min(plans(shape), key=lambda plan: plan.us).name, fastest(of_shape)
+        us, least = of_shape[chosen], of_shape[best]
+        line = f"{'x'.join(map(str, shape)):>20} {us:>8} {least:>8} {us / least:>7.3f}"
+        lines.append(f"{line}  {chosen}, {best}")
     return "\n".join(lines)
 
 
-def takes(plan: int, *, takes_bytes: bool) -> bool:
-    """Says whether a plan takes MXFP4 activations, or else bfloat16 ones that are kept."""
-    if plan < BYTES or plan == PORTABLE:
-        return True
-    return takes_bytes == (plan < NUMBERS)
+def main(action: str, path: Path) -> None:
+    """Does what the command line says."""
+    if action == "measure":
+        grid = dict.fromkeys(WEIGHTS, ROWS)
+        measure(path, (line for of in (lines_of_mxfp4(grid), lines_of_eight_bits()) for line in of))
+    elif action == "check":
+        measure(path, lines_of_mxfp4(UNSEEN))
+        print(check(read(path)[MXFP4]))
+    elif action == "table":
+        from bench import cuda_fit  # noqa: PLC0415  the device's host may lack SciPy
 
-
-def fastest(times: dict[int, float], *, takes_bytes: bool = False) -> int:
-    """Returns the fastest plan of ours, of those that take the activations."""
-    ours = ((us, plan) for plan, us in times.items() if plan != CUBLAS)
-    return min(found for found in ours if takes(found[1], takes_bytes=takes_bytes))[1]
-
-
-class Samples:
-    """What was measured, as the fit wants it: terms and times, by family."""
-
-    def __init__(self, found: dict[Shape, dict[int, float]]):
-        # A measurement that is older than a plan does not have it.
-        self.plans = {
-            shape: [plan for plan in plans(shape) if plan.code in times]
-            for shape, times in found.items()
-        }
-        terms, self._shapes = defaultdict(list), defaultdict(list)
-        for shape, of_shape in self.plans.items():
-            times = found[shape]
-            for plan in of_shape:
-                best = times[fastest(times, takes_bytes=plan.code < NUMBERS)]
-                # Relative errors, and those of slow plans count less.
-                weight = best / times[plan.code] ** 2
-                row = [weight * term for term in plan.terms]
-                terms[plan.family].append([*row, weight * times[plan.code]])
-                self._shapes[plan.family].append(shape)
-        self._terms = {family: np.array(rows) for family, rows in terms.items()}
-
-    def costs(self, counts: Callable[[Shape], bool] = lambda _: True) -> list[np.ndarray]:
-        """Returns the costs of each family, fitted to the shapes that count."""
-        # The device's host, which only measures, may lack SciPy.
-        from scipy.optimize import nnls  # noqa: PLC0415
-
-        counted = {shape for shape in self.plans if counts(shape)}
-        fitted = []
-        for family in sorted(self._terms):
-            kept = [shape in counted for shape in self._shapes[family]]
-            rows = self._terms[family][kept]
-            fitted.append(nnls(rows[:, :-1], rows[:, -1])[0])
-        return fitted
-
-    def choose(
-        self,
-        shape: Shape,
-        costs: list[np.ndarray],
-        *,
-        takes_bytes: bool,
-        among: list[Plan] | None = None,
-    ) -> int:
-        """Returns the code of the plan with the least cost, of those measured or given."""
-        open_ = [
-            plan for plan in among or self.plans[shape] if takes(plan.code, takes_bytes=takes_bytes)
-        ]
-        return min(open_, key=lambda plan: costs[plan.family] @ plan.terms).code
-
-
-def table(path: Path) -> str:
-    """Returns the text of the Mojo file that has the costs, and the shapes that defy them."""
-    found = read(path)
-    samples = Samples(found)
-    costs = [np.array([float(f"{cost:.4g}") for cost in line]) for line in samples.costs()]
-    exceptions = []
-    for shape, times in found.items():
-        chosen = [
-            samples.choose(shape, costs, takes_bytes=way, among=plans(shape))
-            for way in (True, False)
-        ]
-        wanted = [fastest(times, takes_bytes=way) for way in (True, False)]
-        # What was not measured is not known to be faster.
-        if any(
-            times.get(a, np.inf) > NOISE * times[b] for a, b in zip(chosen, wanted, strict=True)
-        ):
-            exceptions.append((*shape, *wanted))
-    lines = "\n".join(f"    [{', '.join(map(str, line))}]," for line in costs)
-    defying = "\n".join(f"    {shape}," for shape in exceptions)
-    return f'''"""What an H200 took, as `python -m bench.cuda_tune table` writes it.
-
-A line of `COSTS` has the cost of each term of `costs`, in microseconds, for a family of plans. Of
-`EXCEPTIONS`, each is a shape (M, N, K), the plan that was the fastest, and the one that was so of
-those for bfloat16 activations, where costs choose another. Times: bench/results/cuda_tune.csv.
-"""
-
-# fmt: off
-comptime COSTS: List[List[Float64]] = [
-{lines}
-]
-comptime EXCEPTIONS: List[Tuple[Int, Int, Int, Int, Int]] = [
-{defying}
-]
-# fmt: on
-'''
+        found = read(path)
+        text, said = cuda_fit.table(found)
+        cuda_fit.TABLE.write_text(text)
+        print(said)
+    else:
+        sys.exit(__doc__)
 
 
 if __name__ == "__main__":
     action, file = sys.argv[1:]
-    if action == "measure":
-        measure(Path(file), dict.fromkeys(WEIGHTS, ROWS))
-    elif action == "check":
-        measure(Path(file), UNSEEN)
-        print(check(read(Path(file))))
-    elif action == "table":
-        TABLE.write_text(table(Path(file)))
-    else:
-        sys.exit(__doc__)
+    main(action, Path(file))

@@ -164,7 +164,7 @@ Hopper's builds on the room of any GPU.
     hopper/               NVIDIA Hopper: MXFP4 weights, four bits until registers; and FP8
         layout.mojo           the tile of its weight layout, in the kernels' words
         shapes.mojo           how groups are cut, and stages in shared memory: sizes alone
-        plan.mojo             how the groups of a kernel share a product
+        plan.mojo             a plan: how a product is computed, by name
         dispatch.mojo         the launch of what the host chose
         exact.mojo            elements that bfloat16 cannot hold
         quantize.mojo         quantize, two numbers at once
@@ -223,7 +223,6 @@ Hopper's builds on the room of any GPU.
             operands.mojo         what it wants to know of both sides; those with float scales
             scales.mojo           float scales, where they lie
             rows.mojo             floats as rows of E4M3
-            choice.mojo           which plan, what that takes
             launch.mojo           the launches
         fp8/                  many rows of MXFP4 activations: both sides as E5M2 bytes
             kernel.mojo           the launches
@@ -239,7 +238,6 @@ Hopper's builds on the room of any GPU.
             codes.mojo            what is lost of codes under a larger scale
             operands.mojo         where bytes, bases and factors lie
             rows.mojo             the kernel that makes both sides ready
-            choice.mojo           where weights become bytes, what that takes
         numbers/              bfloat16 activations as they are, MXFP4 weights as numbers
             kernel.mojo           the launches
             operands.mojo         where rows of numbers lie

@@ -1,7 +1,7 @@
 """The Python extension module `_mx_kernels_gpu` of CUDA devices: thin, no maths.
 
 Each function takes one tuple of integers, see `protocol`; behind what all devices take stand the
-handle of an open device and the caller's stream, for a product also a workspace and a plan.
+handle of an open device and the caller's stream, for a product also a workspace and the text of a plan.
 Nothing waits and nothing is allocated: results are memory that the caller hands in.
 """
 
@@ -9,7 +9,13 @@ from std.os import abort
 from std.python import PythonObject
 from std.python.bindings import PythonModuleBuilder
 
-from mojo_kernels.bindings.nvidia import multiply, multiply_experts, multiply_grouped, quantize
+from mojo_kernels.bindings.nvidia import (
+    forced_plan,
+    multiply,
+    multiply_experts,
+    multiply_grouped,
+    quantize,
+)
 from mojo_kernels.bindings.nvidia_facts import add_facts
 from mojo_kernels.bindings.protocol import (
     Arguments,
@@ -37,13 +43,13 @@ def _queue(mut args: Arguments) raises -> CudaQueue:
 
 
 def py_multiply(arguments: PythonObject) raises:
-    """Takes the problem and (device, stream, workspace, plan): plan 0 to let the table choose."""
+    """Takes the problem and (device, stream, workspace, plan); without a text the table chooses."""
     var args = Arguments(arguments)
     var problem = read_problem(args)
     var device = args.next()
     var stream = args.next()
     var queue = CudaQueue(device, stream, args.next())
-    multiply[Known.NOTHING](problem, queue, args.next())
+    multiply[Known.NOTHING](problem, queue, forced_plan(args.next_text()))
 
 
 def py_multiply_grouped(arguments: PythonObject) raises:

@@ -10,7 +10,7 @@ from ..experts import ExpertsProblem, GroupedProblem
 from ..hopper import dispatch as hopper
 from ..hopper.experts import dispatch as hopper_experts
 from ..hopper.host import moe, plans
-from ..hopper.plan import Kernel
+from ..hopper.plan import Kernel, Plan
 from ..launch.grid import Workspace, larger
 from ..launch.queue import Queue
 from ..problem import ANY, Known, Problem
@@ -30,26 +30,44 @@ def quantize[
         quantize_portably[known_dtype, known_format](call, queue)
 
 
-def multiply[known: Known](problem: Problem, mut queue: Some[Queue], plan_code: Int = 0) raises:
-    """Computes left @ right.T + bias; `plan_code` is for tests and tuning, see `hopper.plan`."""
+def forced_plan(text: StringSlice) raises -> Optional[Plan]:
+    """Returns the plan that tests, tuning or a user force; an empty text leaves it to the table."""
+    if text.byte_length() == 0:
+        return None
+    var plan = Plan.parse(text)
+    if plan.kernel == Kernel.TILES:
+        raise Error(String("plan: got '", text, "', expected 'portable', which chooses its tiles"))
+    return plan
+
+
+def multiply[
+    known: Known
+](problem: Problem, mut queue: Some[Queue], forced: Optional[Plan] = None) raises:
+    """Computes left @ right.T + bias; a forced plan is Hopper's."""
     comptime if has_hopper():
-        var plan = plans.plan_of(problem, plan_code)
+        var plan = plans.plan_of(problem, forced)
         # Others than what was expected, at other addresses: tiles want what nobody has asked for.
-        var is_asked = plan.kernel != Kernel.PORTABLE or not plans.asks_for_none(problem, plan_code)
+        var is_asked = plan.kernel != Kernel.PORTABLE or not plans.asks_for_none(problem, forced)
         hopper.launch[known](problem, plan, queue, has_workspace=is_asked)
     else:
         portable.launch[known](problem, queue)
 
 
 def workspace_of(
-    m: Int, n: Int, k: Int, left_format: Int, right_format: Int, layout: Int, plan_code: Int = 0
+    m: Int,
+    n: Int,
+    k: Int,
+    left_format: Int,
+    right_format: Int,
+    layout: Int,
+    plan: Optional[Plan] = None,
 ) -> Workspace:
     """Returns the workspace that a product wants, whatever its addresses and types."""
     var portable_space = portable.workspace_of(m, n, k)
     comptime if has_hopper():
-        if plans.asks_for_none(m, n, k, left_format, right_format, layout, plan_code):
+        if plans.asks_for_none(m, n, k, left_format, right_format, layout, plan):
             return Workspace(0, 0)
-        var space = plans.workspace_of(m, n, k, left_format, right_format, layout, plan_code)
+        var space = plans.workspace_of(m, n, k, left_format, right_format, layout, plan)
         return larger(space, portable_space)
     else:
         return portable_space

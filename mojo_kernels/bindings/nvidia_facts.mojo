@@ -3,12 +3,12 @@
 from std.python import PythonObject
 from std.python.bindings import PythonModuleBuilder
 
-from .nvidia import workspace_of
+from .nvidia import forced_plan, workspace_of
 from .protocol import Arguments, read_experts, read_grouped
 
 
 def py_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, n, k, left format, right format, layout of the right side, plan).
+    """Takes (m, n, k, left format, right format, layout of the right side, plan or no text).
 
     Returns the bytes that `multiply` may want.
     """
@@ -16,7 +16,8 @@ def py_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
     var m, n, k = args.next(), args.next(), args.next()
     var left_format, right_format = args.next(), args.next()
     var layout = args.next()
-    var space = workspace_of(m, n, k, left_format, right_format, layout, args.next())
+    var plan = forced_plan(args.next_text())
+    var space = workspace_of(m, n, k, left_format, right_format, layout, plan)
     return PythonObject(space.num_bytes())
 
 

@@ -30,6 +30,7 @@ from mojo_kernels.cdna4.host.explain import (
 )
 from mojo_kernels.cdna4.types import Formats
 from mojo_kernels.hopper.host.choices import candidates
+from mojo_kernels.hopper.host.costs import Pair
 from mojo_kernels.hopper.host.explain import ExpertsQuestion, explain as explain_hopper
 from mojo_kernels.hopper.host.explain import explain_experts
 from mojo_kernels.launch.grid import Explained
@@ -117,9 +118,9 @@ def explain_cuda(arguments: PythonObject) raises -> PythonObject:
     var found = explain_hopper(m, n, k, left_format, args.next())
     var plan = found.choice.plan
     var row = Record()
-    row.put("kernel", String(plan.kernel.file()))
+    row.put("kernel", String(plan.file()))
     row.put("reason", found.choice.reason())
-    row.put("cut", plan.name())
+    row.put("cut", String(plan))
     row.put("tile_m", plan.tokens)
     row.put("tile_n", plan.columns)
     row.put("splits", plan.ranks)
@@ -145,15 +146,19 @@ def explain_experts_cuda(arguments: PythonObject) raises -> PythonObject:
 
 
 def plans_cuda(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, n, k); returns (family, code, expected us, terms) of the plans that Hopper has."""
+    """Takes what `explain_cuda` takes, of formats that have fast kernels.
+
+    Returns (family, plan, expected us, terms) of the plans that Hopper has for it.
+    """
     var args = Arguments(arguments)
-    var m, n = args.next(), args.next()
+    var m, n, k = args.next(), args.next(), args.next()
+    var left_format = args.next()
     var plans = Records()
-    for plan in candidates(m, n, args.next()):
+    for plan in candidates(m, n, k, Pair.of(left_format, args.next(), k)):
         var terms = Records()
         for term in plan.terms:
             terms.add(PythonObject(term))
-        plans.add(Python.tuple(plan.family, plan.plan.code(), plan.us, terms.items))
+        plans.add(Python.tuple(plan.family, String(plan.plan), plan.us, terms.items))
     return plans.items
 
 

@@ -17,7 +17,8 @@ tuples in one place, `mx_kernels._calls`:
     dequantize    codes, scales, format, layout, rows, k, values, dtype
     relayout      codes, scales, layout, codes out, scales out, layout out, format, rows, k
 
-What the device wants stands behind: a thread team and its threads; or a device, its stream, and more.
+What the device wants stands behind: a thread team and its threads; or a device, its stream, and more,
+of which the plan of a product alone is a text.
 """
 
 from std.memory import bitcast
@@ -48,6 +49,16 @@ struct Arguments:
         var item = cpython.PyTuple_GetItem(self.values._obj_ptr, self.position)
         self.position += 1
         return Int(cpython.PyLong_AsSsize_t(item))
+
+    def next_text(mut self) raises -> String:
+        """Returns the next item as a text; what is none, is written as one."""
+        ref cpython = Python().cpython()
+        var item = cpython.PyTuple_GetItem(self.values._obj_ptr, self.position)
+        self.position += 1
+        var text = cpython.PyObject_Str(item)
+        var result = String(cpython.PyUnicode_AsUTF8AndSize(text).value())
+        cpython.Py_DecRef(text)
+        return result^
 
 
 def unknown(what: StaticString, code: Int) -> Error:

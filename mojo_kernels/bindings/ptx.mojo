@@ -16,7 +16,13 @@ from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
 
 from mojo_kernels.bindings.cuda import add_functions
-from mojo_kernels.bindings.nvidia import multiply, multiply_experts, multiply_grouped, quantize
+from mojo_kernels.bindings.nvidia import (
+    forced_plan,
+    multiply,
+    multiply_experts,
+    multiply_grouped,
+    quantize,
+)
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
@@ -64,11 +70,11 @@ def _launches(queue: PtxQueue) raises -> PythonObject:
 
 
 def py_tell_multiply(arguments: PythonObject) raises -> PythonObject:
-    """Takes the problem and (workspace, its bytes, plan): plan 0 to let the table choose."""
+    """Takes the problem and (workspace, its bytes, plan); without a text the table chooses."""
     var args = Arguments(arguments)
     var problem = read_problem(args)
     var queue = _queue(args)
-    multiply[Known.NOTHING](problem, queue, args.next())
+    multiply[Known.NOTHING](problem, queue, forced_plan(args.next_text()))
     return _launches(queue)
 
 

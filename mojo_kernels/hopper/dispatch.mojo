@@ -18,36 +18,34 @@ from .many import kernel as many
 from .mapped import launch as mapped
 from .middle import kernel as middle
 from .numbers import kernel as numbers
-from .plan import Kernel, MAX_RANKS, Plan, may_take_operands
+from .plan import Kernel, OperandType, Plan, may_take_operands
 
 
 def launch[
     known: Known
 ](problem: Problem, plan: Plan, mut queue: Some[Queue], has_workspace: Bool = True) raises:
-    """Computes left @ right.T + bias as planned, by clusters of a size that there is.
+    """Computes left @ right.T + bias as planned.
 
     The portable kernels may have no workspace; plans for others say what they want.
     """
     if plan.kernel == Kernel.PORTABLE:
         return portable.launch[known](problem, queue, has_workspace)
-    if plan.ranks < 1 or plan.ranks > MAX_RANKS or MAX_RANKS % plan.ranks != 0:
-        raise Error(String("plan: got ", plan.ranks, " ranks, expected 1, 2, 4 or 8"))
     comptime if may_take_operands[known]():
-        if plan.kernel == Kernel.FEW:
+        if plan.kernel == Kernel.STREAM:
             return few.launch(problem, plan, queue)
-        if plan.kernel == Kernel.MIDDLE:
+        if plan.is_middle():
             return middle.launch(problem, plan, queue)
-        if plan.kernel == Kernel.MANY or plan.kernel == Kernel.MANY_EVEN:
+        if plan.kernel == Kernel.RS_BF16:
             return many.launch(problem, plan, queue)
-        if plan.kernel.wants_bytes():
+        if plan.kernel.operand == OperandType.E5M2:
             return fp8.launch(problem, plan, queue)
-        if plan.kernel == Kernel.NUMBERS:
+        if plan.kernel == Kernel.SS_BF16:
             return numbers.launch(problem, plan, queue)
     comptime if aligned_may_take[known]():
-        if plan.kernel == Kernel.ALIGNED or plan.kernel == Kernel.ALIGNED_FEW:
+        if plan.kernel in (Kernel.RS_E4M3, Kernel.SS_E4M3_PREPARED):
             return aligned.launch(problem, plan, queue)
     comptime if mapped_may_take[known]():
-        if plan.kernel == Kernel.MAPPED:
+        if plan.kernel == Kernel.SS_E4M3:
             return mapped.launch(problem, plan, queue)
     portable.launch[known](problem, queue)
 

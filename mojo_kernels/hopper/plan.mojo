@@ -1,27 +1,22 @@
-"""How the groups of a kernel share a product: a plan, and the code that tests pass for one.
+"""How a product is computed: a plan, a record with names and one text.
 
-    kernel      rows of a group   columns      ranks     code
-    few         8, 16, 32, 64     32 .. 256    1 .. 8    32 * rows + columns / 2 + ranks
-    middle      64, 128           128          1 .. 8    2**20 + 256 * rows + ranks
-    many        256               128          1         2**20
-    many_even   64, 128, 256      128          1         2**20 + 256 * rows
-    fp8         64, 128           128          1         2**21 + rows
-    fp8_few     64, 128           128          1 .. 8    2**23 + 256 * rows + ranks
-                256               128          1
-    fp8_even    64, 128, 256      128          1         2**24 + rows
-    numbers     128               128          1 .. 8    2**26 + 256 * rows + ranks
-                64                256          1 .. 8
-    mapped      128               128          1 .. 8    2**25 + 256 * rows + ranks
-                64                256          1 .. 8
-    aligned_few 64, 128           128          1 .. 8    none
-    aligned     128               128          1 .. 8    2**27 + 256 * rows + ranks
-                64                256          1 .. 8
-    tiles       64, 128           64, 128      1 .. 16   none
-    portable    1                 32           1         2**22, which tiles have too
+    KERNEL ROWSxCOLUMNS [splitK2, splitK4, splitK8 or streamK] [prepared]
 
-Ranks are the groups of a cluster, which split K; those of `tiles` are no cluster. Even shares are split
-wherever they end. Kernels for few rows make what tensor cores take of weights as they multiply; the
-others find it in the workspace.
+    kernel     tensor cores            weights                     rows x columns           K
+    stream     mma.sync of bfloat16    decoded in registers        8 .. 64 x 32 .. 256      splitK
+    rs_bf16    wgmma of bfloat16       decoded in registers        64, 128 x 128            splitK, streamK
+                                                                   256 x 128                streamK
+    rs_e5m2    wgmma of FP8            decoded in registers        as of rs_bf16
+    rs_e4m3    wgmma of FP8            decoded in registers        64, 128 x 128            splitK
+    ss_bf16    wgmma of bfloat16       prepared in the workspace   128 x 128, 64 x 256      splitK
+    ss_e5m2    wgmma of FP8            prepared in the workspace   128 x 128, 64 x 256
+    ss_e4m3    wgmma of FP8            as they lie, or prepared    128 x 128, 64 x 256      splitK
+    portable   the kernels of any GPU, which choose their tiles themselves
+
+Rows and columns are those of the tile of C of a CTA. RS main loops have weights in registers, SS main
+loops have both operands in shared memory. With splitK, the CTAs of a cluster split the K of a tile;
+with streamK, all CTAs have equal shares of the K of all tiles. The E5M2 of MXFP4 and the E4M3 of MXFP8
+are elements under a scale that many blocks share.
 """
 
 from std.math import ceildiv
@@ -33,24 +28,10 @@ from ..schedule.clusters import GridTiles
 from ..simt.host import COLUMNS, Tile, WARPS, is_aligned
 from .layout import OPERANDS, TILE_ROWS
 
-comptime MORE_ROWS = 1 << 20
-"""Codes of the kernels that want their activations expanded begin here."""
-comptime BYTE_ROWS = 1 << 21
-"""Codes of the kernel that multiplies bytes begin here."""
-comptime FEW_BYTE_ROWS = 1 << 23
-"""Codes of the kernel that makes bytes as it multiplies begin here."""
-comptime EVEN_BYTE_ROWS = 1 << 24
-"""Codes of the same kernel with even shares begin here."""
-comptime MAPPED_ROWS = 1 << 25
-"""Codes of the kernel whose operands tensor maps bring begin here."""
-comptime NUMBER_ROWS = 1 << 26
-"""Codes of the same kernel with bfloat16 numbers in the workspace begin here."""
-comptime ALIGNED_ROWS = 1 << 27
-"""Codes of the same kernel with MXFP8 bytes in the workspace begin here."""
-comptime PORTABLE = 1 << 22
-"""The code of the portable kernels."""
 comptime MAPPED_ELEMENTS = 128 * 128
-"""Elements of C of a tile of `mapped`."""
+"""Elements of C of a tile of an SS main loop."""
+comptime RS_COLUMNS = 128
+"""Columns of C of a tile of an RS main loop."""
 comptime MULTIPROCESSORS = 132
 """Of an H100 or H200: groups that keep the device busy, one on each."""
 comptime MAX_RANKS = 8
@@ -60,57 +41,96 @@ comptime PRESHUFFLED = layout_position(PreshuffledCuda.NAME)
 
 
 @fieldwise_init
-struct Kernel(Equatable, TrivialRegisterPassable):
-    """A family of kernels."""
+struct MainLoop(Equatable, TrivialRegisterPassable):
+    """Where the operands of tensor cores are."""
 
     var code: Int
 
-    comptime FEW = Self(0)
-    comptime MIDDLE = Self(1)
-    comptime MANY = Self(2)
-    comptime PORTABLE = Self(3)
-    comptime FP8 = Self(4)
-    comptime NUMBERS = Self(5)
-    comptime FP8_FEW = Self(6)
-    comptime ALIGNED_FEW = Self(7)
-    comptime TILES = Self(8)
-    comptime FP8_EVEN = Self(9)
-    comptime MAPPED = Self(10)
-    comptime ALIGNED = Self(11)
-    comptime MANY_EVEN = Self(12)
-
-    def is_even(self) -> Bool:
-        """Says whether groups have even shares of all stages, whatever the number of tiles."""
-        return self == Self.FP8_EVEN or self == Self.MANY_EVEN
-
-    def wants_bytes(self) -> Bool:
-        """Says whether it multiplies MXFP4 on both sides, on FP8 tensor cores."""
-        return self == Self.FP8 or self == Self.FP8_FEW or self == Self.FP8_EVEN
-
-    def file(self) -> StaticString:
-        """Returns where the kernel is, within the package."""
-        if self == Self.FEW:
-            return "hopper/few/kernel.mojo"
-        if self == Self.MIDDLE:
-            return "hopper/middle/kernel.mojo"
-        if self.wants_bytes():
-            return "hopper/fp8/kernel.mojo"
-        if self == Self.NUMBERS:
-            return "hopper/numbers/kernel.mojo"
-        if self == Self.MAPPED:
-            return "hopper/mapped/kernel.mojo"
-        if self == Self.ALIGNED or self == Self.ALIGNED_FEW:
-            return "hopper/aligned/kernel.mojo"
-        if self == Self.TILES:
-            return "simt/tiles/kernel.mojo"
-        if self == Self.MANY or self == Self.MANY_EVEN:
-            return "hopper/many/kernel.mojo"
-        return "simt/matmul.mojo"
+    comptime STREAM = Self(0)
+    """Both in registers: mma.sync, for few rows."""
+    comptime RS = Self(1)
+    """Weights in registers, activations in shared memory: wgmma."""
+    comptime SS = Self(2)
+    """Both in shared memory: wgmma."""
+    comptime TILES = Self(3)
+    """Those of `simt.tiles`."""
+    comptime PORTABLE = Self(4)
+    """Those of `simt`, whichever it is."""
 
 
 @fieldwise_init
-struct Plan(Equatable, TrivialRegisterPassable):
-    """A kernel and how its groups share C and K."""
+struct OperandType(Equatable, TrivialRegisterPassable):
+    """What tensor cores multiply."""
+
+    var code: Int
+
+    comptime BF16 = Self(0)
+    comptime E5M2 = Self(1)
+    comptime E4M3 = Self(2)
+
+
+@fieldwise_init
+struct Kernel(Equatable, TrivialRegisterPassable):
+    """A main loop, what it multiplies, and where it finds weights."""
+
+    var main_loop: MainLoop
+    var operand: OperandType
+    var is_prepared: Bool
+    """Whether weights are in the workspace, as tensor cores take them."""
+
+    comptime STREAM = Self(MainLoop.STREAM, OperandType.BF16, False)
+    comptime RS_BF16 = Self(MainLoop.RS, OperandType.BF16, False)
+    comptime RS_E5M2 = Self(MainLoop.RS, OperandType.E5M2, False)
+    comptime RS_E4M3 = Self(MainLoop.RS, OperandType.E4M3, False)
+    comptime SS_BF16 = Self(MainLoop.SS, OperandType.BF16, True)
+    comptime SS_E5M2 = Self(MainLoop.SS, OperandType.E5M2, True)
+    comptime SS_E4M3 = Self(MainLoop.SS, OperandType.E4M3, False)
+    comptime SS_E4M3_PREPARED = Self(MainLoop.SS, OperandType.E4M3, True)
+    comptime TILES = Self(MainLoop.TILES, OperandType.BF16, False)
+    comptime PORTABLE = Self(MainLoop.PORTABLE, OperandType.BF16, False)
+
+    @staticmethod
+    def named(name: StringSlice, is_prepared: Bool, has_tile: Bool) -> Optional[Self]:
+        """Returns the kernel of a name, if there is one: portable ones may have a tile, or none."""
+        for kernel in [
+            Self.STREAM, Self.RS_BF16, Self.RS_E5M2, Self.RS_E4M3, Self.SS_BF16, Self.SS_E5M2,
+            Self.SS_E4M3, Self.SS_E4M3_PREPARED, Self.TILES, Self.PORTABLE,
+        ]:  # fmt: skip
+            var is_whole = kernel.is_prepared == is_prepared
+            if kernel.name() == name and is_whole and has_tile == (kernel != Self.PORTABLE):
+                return kernel
+        return None
+
+    def name(self) -> StaticString:
+        """Returns the first word of a plan."""
+        if self.main_loop == MainLoop.STREAM:
+            return "stream"
+        if self.main_loop in (MainLoop.TILES, MainLoop.PORTABLE):
+            return "portable"
+        if self.main_loop == MainLoop.RS:
+            if self.operand == OperandType.BF16:
+                return "rs_bf16"
+            return "rs_e5m2" if self.operand == OperandType.E5M2 else "rs_e4m3"
+        if self.operand == OperandType.BF16:
+            return "ss_bf16"
+        return "ss_e5m2" if self.operand == OperandType.E5M2 else "ss_e4m3"
+
+
+@fieldwise_init
+struct Scheduler(Equatable, TrivialRegisterPassable):
+    """Which tiles, and what of their K, a CTA has."""
+
+    var code: Int
+
+    comptime TILES = Self(0)
+    """Whole tiles; the CTAs of a cluster split the K of each."""
+    comptime STREAM_K = Self(1)
+    """An equal share of the K of all tiles, with a fix-up where a tile has several CTAs."""
+
+
+@fieldwise_init
+struct Plan(Equatable, TrivialRegisterPassable, Writable):
+    """A kernel, and how its CTAs share C and K."""
 
     var kernel: Kernel
     var tokens: Int
@@ -118,100 +138,151 @@ struct Plan(Equatable, TrivialRegisterPassable):
     var columns: Int
     """Columns of C of a group."""
     var ranks: Int
-    """Groups of a cluster, which split K."""
+    """Groups of a cluster, which split K; of `TILES` they are no cluster."""
+    var scheduler: Scheduler
 
-    comptime MANY = Self(Kernel.MANY, 256, 128, 1)
-    comptime PORTABLE = Self(Kernel.PORTABLE, 1, WARPS * COLUMNS, 1)
-
-    @staticmethod
-    def few(tokens: Int, columns: Int, ranks: Int) -> Self:
-        """Returns a plan of `few.matmul`."""
-        return Self(Kernel.FEW, tokens, columns, ranks)
+    comptime MANY = Self(Kernel.RS_BF16, 256, RS_COLUMNS, 1, Scheduler.TILES)
+    comptime PORTABLE = Self(Kernel.PORTABLE, 1, WARPS * COLUMNS, 1, Scheduler.TILES)
 
     @staticmethod
-    def middle(tokens: Int, ranks: Int) -> Self:
-        """Returns a plan of `middle.matmul`."""
-        return Self(Kernel.MIDDLE, tokens, Self.MANY.columns, ranks)
+    def stream(tokens: Int, columns: Int, ranks: Int = 1) -> Self:
+        """Returns a plan of `few`."""
+        return Self(Kernel.STREAM, tokens, columns, ranks, Scheduler.TILES)
 
     @staticmethod
-    def many_even(tokens: Int) -> Self:
-        """Returns a plan of `many.matmul` whose groups have even shares."""
-        return Self(Kernel.MANY_EVEN, tokens, Self.MANY.columns, 1)
+    def rs(operand: OperandType, tokens: Int, ranks: Int = 1) -> Self:
+        """Returns a plan of `middle`, `many` or `direct` whose clusters have whole tiles."""
+        var kernel = Kernel(MainLoop.RS, operand, False)
+        return Self(kernel, tokens, RS_COLUMNS, ranks, Scheduler.TILES)
 
     @staticmethod
-    def fp8(tokens: Int) -> Self:
-        """Returns a plan of `fp8`."""
-        return Self(Kernel.FP8, tokens, Self.MANY.columns, 1)
+    def stream_k(operand: OperandType, tokens: Int) -> Self:
+        """Returns a plan of `many` or `direct` whose groups have equal shares of K."""
+        var kernel = Kernel(MainLoop.RS, operand, False)
+        return Self(kernel, tokens, RS_COLUMNS, 1, Scheduler.STREAM_K)
 
     @staticmethod
-    def fp8_few(tokens: Int, ranks: Int) -> Self:
-        """Returns a plan of `fp8` that makes bytes as it multiplies."""
-        return Self(Kernel.FP8_FEW, tokens, Self.MANY.columns, ranks)
-
-    @staticmethod
-    def fp8_even(tokens: Int) -> Self:
-        """Returns a plan like that, whose groups have even shares."""
-        return Self(Kernel.FP8_EVEN, tokens, Self.MANY.columns, 1)
-
-    @staticmethod
-    def numbers(tokens: Int, ranks: Int) -> Self:
-        """Returns a plan of `numbers` that has weights in the workspace."""
-        return Self(Kernel.NUMBERS, tokens, MAPPED_ELEMENTS // tokens, ranks)
-
-    @staticmethod
-    def aligned_few(tokens: Int, ranks: Int) -> Self:
-        """Returns a plan of `aligned` that puts weights into stages as it multiplies."""
-        return Self(Kernel.ALIGNED_FEW, tokens, Self.MANY.columns, ranks)
+    def ss(kernel: Kernel, tokens: Int, ranks: Int = 1) -> Self:
+        """Returns a plan of `mapped`: tiles are as large, whatever their rows."""
+        return Self(kernel, tokens, MAPPED_ELEMENTS // max(tokens, 1), ranks, Scheduler.TILES)
 
     @staticmethod
     def mapped(tokens: Int, ranks: Int) -> Self:
-        """Returns a plan of `mapped`: tiles are as large, whatever their rows."""
-        return Self(Kernel.MAPPED, tokens, MAPPED_ELEMENTS // tokens, ranks)
-
-    @staticmethod
-    def aligned(tokens: Int, ranks: Int) -> Self:
-        """Returns a plan of `aligned`: tiles as `mapped` has them."""
-        return Self(Kernel.ALIGNED, tokens, MAPPED_ELEMENTS // tokens, ranks)
+        """Returns the plan of rows that are multiplied as they lie."""
+        return Self.ss(Kernel.SS_E4M3, tokens, ranks)
 
     @staticmethod
     def portable_tiles(tile: Tile, parts: Int) -> Self:
         """Returns a plan of `simt.tiles`; parts of K are no cluster's there."""
-        return Self(Kernel.TILES, tile.rows, tile.columns, parts)
+        return Self(Kernel.TILES, tile.rows, tile.columns, parts, Scheduler.TILES)
 
     @staticmethod
-    def from_code(code: Int) -> Self:
-        """Returns the plan that a positive code stands for; it need not exist."""
-        if code < MORE_ROWS:
-            return Self.few(8 * (code // 256), TILE_ROWS * (code // 16 % 16), code % 16)
-        if code == MORE_ROWS:
-            return Self.MANY
-        if code >= ALIGNED_ROWS:
-            return Self.aligned((code - ALIGNED_ROWS) // 256, code % 256)
-        if code >= NUMBER_ROWS:
-            return Self.numbers((code - NUMBER_ROWS) // 256, code % 256)
-        if code >= MAPPED_ROWS:
-            return Self.mapped((code - MAPPED_ROWS) // 256, code % 256)
-        if code >= EVEN_BYTE_ROWS:
-            return Self.fp8_even(code - EVEN_BYTE_ROWS)
-        if code >= FEW_BYTE_ROWS:
-            return Self.fp8_few((code - FEW_BYTE_ROWS) // 256, code % 256)
-        if code == PORTABLE:
-            return Self.PORTABLE
-        if code >= BYTE_ROWS:
-            return Self.fp8(code - BYTE_ROWS)
-        if code % 256 == 0:
-            return Self.many_even((code - MORE_ROWS) // 256)
-        return Self.middle((code - MORE_ROWS) // 256, code % 256)
+    def parse(text: StringSlice) raises -> Self:
+        """Returns the plan that is written so.
 
-    def of_mxfp8(self) -> Self:
-        """Returns the plan for MXFP8 activations that is like this one of `fp8`."""
-        if self.kernel == Kernel.FP8_FEW or self.kernel == Kernel.FP8_EVEN:
-            return Self.aligned_few(self.tokens, self.ranks)
-        return Self.aligned(self.tokens, 1)
+        Raises:
+            Error: if no plan is.
+        """
+        var found = Self._read(text)
+        if found and found.value().exists() and String(found.value()) == text:
+            return found.value()
+        raise Error(
+            String(
+                "plan: got '", text, "', expected 'portable' or KERNEL ROWSxCOLUMNS, then splitK2,"
+                " splitK4, splitK8 or streamK if K is split, and prepared if weights are, such as"
+                " 'stream 16x64 splitK4', 'rs_e5m2 128x128 streamK' or 'ss_bf16 64x256 prepared';"
+                " hopper/plan.mojo has those that exist"
+            )
+        )  # fmt: skip
+
+    @staticmethod
+    def _read(text: StringSlice) -> Optional[Self]:
+        """Returns what a text may be the plan of: words that nobody writes are passed over."""
+        comptime SPLIT = "splitK"
+        var words = text.split(" ")
+        var tokens, columns, ranks = Self.PORTABLE.tokens, Self.PORTABLE.columns, 1
+        var scheduler, is_prepared = Scheduler.TILES, False
+        try:
+            for i in range(1, len(words)):
+                var word = words[i]
+                if i == 1:
+                    var sizes = word.split("x")
+                    tokens, columns = Int(sizes[0]), Int(sizes[len(sizes) - 1])
+                elif word.startswith(SPLIT):
+                    ranks = Int(word[byte = SPLIT.byte_length() :])
+                elif word == "streamK":
+                    scheduler = Scheduler.STREAM_K
+                is_prepared = is_prepared or word == "prepared"
+        except:
+            return None
+        var kernel = Kernel.named(words[0], is_prepared, len(words) > 1)
+        if not kernel:
+            return None
+        return Self(kernel.value(), tokens, columns, ranks, scheduler)
+
+    def write_to(self, mut writer: Some[Writer]):
+        """Writes the plan's text, as `parse` reads it."""
+        writer.write(self.kernel.name())
+        if self.kernel == Kernel.PORTABLE:
+            return
+        writer.write(" ", self.tokens, "x", self.columns)
+        if self.is_stream_k():
+            writer.write(" streamK")
+        if self.ranks > 1:
+            writer.write(" splitK", self.ranks)
+        if self.kernel.is_prepared:
+            writer.write(" prepared")
+
+    def exists(self) -> Bool:
+        """Says whether there is a kernel for it: see the table."""
+        if self.kernel == Kernel.PORTABLE:
+            return self == Self.PORTABLE
+        if self.kernel == Kernel.TILES:
+            return self.ranks >= 1 and not self.is_stream_k()
+        if self.ranks not in (1, 2, 4, MAX_RANKS) or (self.ranks > 1 and self.is_stream_k()):
+            return False
+        if self.kernel.main_loop == MainLoop.STREAM:
+            var is_there = self.tokens in (8, 16, 32, 64) and self.columns in (32, 64, 128, 256)
+            # With few columns a warp has no registers for so many rows.
+            var fits = self.tokens < 64 or self.columns > 32
+            return is_there and fits and not self.is_stream_k()
+        if self.kernel.main_loop == MainLoop.SS:
+            if self.is_stream_k() or (self.kernel == Kernel.SS_E5M2 and self.ranks > 1):
+                return False
+            return self.tokens in (64, 128) and self.columns * self.tokens == MAPPED_ELEMENTS
+        if self.columns != RS_COLUMNS or self.tokens not in (64, 128, 256):
+            return False
+        if self.kernel == Kernel.RS_E4M3:
+            return self.tokens < 256 and not self.is_stream_k()
+        return self.tokens < 256 or self.ranks == 1
+
+    def is_stream_k(self) -> Bool:
+        """Says whether groups have equal shares of K, whatever the number of tiles."""
+        return self.scheduler == Scheduler.STREAM_K
+
+    def is_middle(self) -> Bool:
+        """Says whether the plan is one of `middle`, not of `many`: more warps decode weights."""
+        return self.kernel == Kernel.RS_BF16 and self.tokens < 256 and not self.is_stream_k()
+
+    def file(self) -> StaticString:
+        """Returns where its kernel is, within the package."""
+        if self.kernel == Kernel.STREAM:
+            return "hopper/few/kernel.mojo"
+        if self.kernel == Kernel.RS_BF16:
+            return "hopper/middle/kernel.mojo" if self.is_middle() else "hopper/many/kernel.mojo"
+        if self.kernel == Kernel.SS_BF16:
+            return "hopper/numbers/kernel.mojo"
+        if self.kernel.operand == OperandType.E5M2:
+            return "hopper/fp8/kernel.mojo"
+        if self.kernel == Kernel.SS_E4M3:
+            return "hopper/mapped/kernel.mojo"
+        if self.kernel.operand == OperandType.E4M3:
+            return "hopper/aligned/kernel.mojo"
+        return "simt/tiles/kernel.mojo" if self.kernel == Kernel.TILES else "simt/matmul.mojo"
 
     def with_ranks(self, ranks: Int) -> Self:
         """Returns the plan that splits K so many ways."""
-        return Self(self.kernel, self.tokens, self.columns, ranks)
+        return Self(self.kernel, self.tokens, self.columns, ranks, self.scheduler)
 
     def within(self, num_steps: Int) -> Self:
         """Returns the plan with as many ranks as have a step of K each, which groups rely on.
@@ -221,48 +292,11 @@ struct Plan(Equatable, TrivialRegisterPassable):
         """
         var ranks = self.ranks
         while ranks > 1:
-            var share = ceildiv(num_steps, ranks) if self.kernel == Kernel.FEW else 1
+            var share = ceildiv(num_steps, ranks) if self.kernel == Kernel.STREAM else 1
             if share * (ranks - 1) < num_steps:
                 break
             ranks //= 2
         return self.with_ranks(ranks)
-
-    def code(self) -> Int:
-        """Returns the code that stands for the plan; 0 for one that has none."""
-        if self.kernel == Kernel.PORTABLE:
-            return PORTABLE
-        if self.kernel == Kernel.FEW:
-            return 32 * self.tokens + self.columns // 2 + self.ranks
-        if self.kernel == Kernel.MIDDLE:
-            return MORE_ROWS + 256 * self.tokens + self.ranks
-        if self.kernel == Kernel.MANY:
-            return MORE_ROWS
-        if self.kernel == Kernel.MANY_EVEN:
-            return MORE_ROWS + 256 * self.tokens
-        if self.kernel == Kernel.FP8_FEW:
-            return FEW_BYTE_ROWS + 256 * self.tokens + self.ranks
-        if self.kernel == Kernel.FP8_EVEN:
-            return EVEN_BYTE_ROWS + self.tokens
-        if self.kernel == Kernel.MAPPED:
-            return MAPPED_ROWS + 256 * self.tokens + self.ranks
-        if self.kernel == Kernel.NUMBERS:
-            return NUMBER_ROWS + 256 * self.tokens + self.ranks
-        if self.kernel == Kernel.ALIGNED:
-            return ALIGNED_ROWS + 256 * self.tokens + self.ranks
-        return BYTE_ROWS + self.tokens if self.kernel == Kernel.FP8 else 0
-
-    def name(self) -> String:
-        """Returns the cut in short: rows x columns of a group, and the ranks that split K.
-
-        Also whether groups have even shares, or find the stages of weights in the workspace.
-        """
-        var name = String(self.tokens, "x", self.columns)
-        if self.kernel.is_even():
-            return name + " even"
-        if self.ranks > 1:
-            name += String("r", self.ranks)
-        var is_staged = self.kernel in (Kernel.FP8, Kernel.NUMBERS, Kernel.ALIGNED)
-        return name + " staged" if is_staged else name
 
     def tiles(self, m: Int, n: Int) -> GridTiles:
         """Returns the tiles of C of [m, n]."""

@@ -56,7 +56,9 @@ class Explanation:
     row: int = 0
     """The row of the dispatch table."""
     cut: str = ""
-    """What the row launches: prefill<rows>, middle<rows>x<columns>, or m<tiles of rows>n<of
+    """On Hopper the plan, see `hopper/plan.mojo`; MX_KERNELS_CUDA_PLAN forces one.
+
+    On gfx950 what the row launches: prefill<rows>, middle<rows>x<columns>, or m<tiles of rows>n<of
     columns>w<waves> and, where there is more than one, s<splits of K>, k<tiles of a chunk>,
     d<chunks in flight>, h<waves that share activations>; `u` if all chunks are in flight."""
     chunk_k: int = 0

@@ -25,16 +25,17 @@ pytestmark = pytest.mark.skipif(
 NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
 PLAIN, SHUFFLED = "plain", "preshuffled_cuda"
 MODES = ("bf16", "mxfp4", "encoded")
-MIDDLE_PLAN, NUMBERS_PLAN = 1 << 20, 1 << 26
-"""Codes of plans are those of `hopper/plan.mojo`."""
-EVEN_PLAN = MIDDLE_PLAN
-"""The same, with no ranks: even shares have none."""
 
 
 @pytest.fixture
 def plan(monkeypatch):
-    """Returns a function that makes dispatch take a plan."""
-    return lambda code: monkeypatch.setattr(CUDA, "plan", code)
+    """Returns a function that makes dispatch take a plan, a text of `hopper/plan.mojo`."""
+    return lambda text: monkeypatch.setattr(CUDA, "plan", text)
+
+
+def split(ranks):
+    """Returns what a plan says of so many CTAs that split K."""
+    return f" splitK{ranks}" if ranks > 1 else ""
 
 
 def numbers(q):
@@ -135,14 +136,14 @@ def test_stored_codes_without_a_number_spoil_their_row_alone(format, codes, layo
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])
-@pytest.mark.parametrize("row_warps", [1, 2, 4, 8])
+@pytest.mark.parametrize("columns", [32, 64, 128, 256])
 @pytest.mark.parametrize("shape", [(1, 300, 4096), (9, 130, 544), (20, 257, 1056), (64, 300, 2080)])
-def test_every_plan_for_few_rows_gives_the_product(shape, row_warps, ranks, plan):
-    token_tiles = next(tiles for tiles in (1, 2, 4, 8) if shape[0] <= 8 * tiles)
-    if token_tiles == 8 and row_warps == 1:
-        row_warps = 2  # one is refused, see the next test
+def test_every_plan_for_few_rows_gives_the_product(shape, columns, ranks, plan):
+    rows = next(rows for rows in (8, 16, 32, 64) if shape[0] <= rows)
+    if rows == 64 and columns == 32:
+        columns = 64  # 32 are refused
     problem = Problem(*shape)
-    plan(256 * token_tiles + 16 * row_warps + ranks)
+    plan(f"stream {rows}x{columns}{split(ranks)}")
     for mode in MODES:
         problem.check(mode)
 
@@ -152,7 +153,7 @@ def test_every_plan_for_few_rows_gives_the_product(shape, row_warps, ranks, plan
 @pytest.mark.parametrize("shape", [(33, 100, 96), (64, 300, 2080), (200, 257, 1056)], ids=str)
 def test_every_plan_for_dozens_of_rows_gives_the_product(shape, tokens, ranks, plan):
     problem = Problem(*shape)
-    plan(MIDDLE_PLAN + 256 * tokens + ranks)
+    plan(f"rs_bf16 {tokens}x128{split(ranks)}")
     for mode in MODES:
         problem.check(mode)
 
@@ -164,7 +165,7 @@ def test_every_plan_for_dozens_of_rows_gives_the_product(shape, tokens, ranks, p
 )
 def test_the_plan_for_many_rows_gives_the_product(shape, plan):
     problem = Problem(*shape)
-    plan(MIDDLE_PLAN)
+    plan("rs_bf16 256x128")
     for mode in MODES:
         problem.check(mode)
 
@@ -177,7 +178,7 @@ def test_the_plan_for_many_rows_gives_the_product(shape, plan):
 )
 def test_plans_with_even_shares_of_numbers_give_the_product(shape, tokens, plan):
     problem = Problem(*shape)
-    plan(EVEN_PLAN + 256 * tokens)
+    plan(f"rs_bf16 {tokens}x128 streamK")
     for mode in MODES:
         problem.check(mode)
 
@@ -189,7 +190,7 @@ def test_plans_with_even_shares_of_numbers_give_the_product(shape, tokens, plan)
 )
 def test_plans_with_numbers_in_the_workspace_give_the_product(shape, tokens, ranks, plan):
     problem = Problem(*shape)
-    plan(NUMBERS_PLAN + 256 * tokens + ranks)
+    plan(f"ss_bf16 {tokens}x{128 * 128 // tokens}{split(ranks)} prepared")
     problem.check("bf16")
     # Rows of a wider matrix.
     problem.x = torch.nn.functional.pad(problem.x, (8, 24))[:, 8:-24]
@@ -198,28 +199,23 @@ def test_plans_with_numbers_in_the_workspace_give_the_product(shape, tokens, ran
         problem.check("mxfp4")
 
 
-@pytest.mark.parametrize("code", [NUMBERS_PLAN + 256 * 128 + 1, EVEN_PLAN + 256 * 128])
+@pytest.mark.parametrize("text", ["ss_bf16 128x128 prepared", "rs_bf16 128x128 streamK"])
 @pytest.mark.parametrize("scale", [0, 1, 60, 190, 253, 254, 255])
-def test_weights_that_no_bfloat16_number_is_are_multiplied_exactly(scale, code, plan):
+def test_weights_that_no_bfloat16_number_is_are_multiplied_exactly(scale, text, plan):
     problem = Problem(300, 257, 1056)
     problem.x[:, 64:96] *= 2.0 ** (127 - scale) if scale > 127 else 1
     problem.w.scales[[5, 256], 2] = scale
-    plan(code)
+    plan(text)
     problem.check("bf16")
 
 
 @pytest.mark.parametrize(
-    "code, got",
-    [
-        (256 * 8 + 16 * 1 + 1, "1 row warps"),
-        (MIDDLE_PLAN + 256 * 64 + 3, "3 ranks"),
-        (MIDDLE_PLAN + 256 * 32 + 1, "32 rows"),
-        (EVEN_PLAN + 256 * 32, "32 rows"),
-    ],
+    "text",
+    ["stream 64x32", "rs_bf16 64x128 splitK3", "rs_bf16 32x128", "rs_bf16 32x128 streamK"],
 )
-def test_a_plan_that_does_not_exist_is_refused(code, got, plan):
-    plan(code)
-    with pytest.raises(Exception, match=f"plan: got {got}"):
+def test_a_plan_that_does_not_exist_is_refused(text, plan):
+    plan(text)
+    with pytest.raises(ValueError, match=f"plan: got '{text}', expected"):
         Problem(64, 64, 64).check("bf16")
 
 

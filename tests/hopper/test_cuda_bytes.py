@@ -29,12 +29,11 @@ SHAPES = [
     (385, 1000, 2080), (2600, 2300, 544), (4200, 4300, 96),
 ]  # fmt: skip
 PLANS = [
-    0, (1 << 21) + 128,
-    *((1 << 23) + 256 * m + ranks for m, ranks in [(64, 2), (128, 1), (128, 4)]),
-    *((1 << 27) + 256 * m + ranks for m, ranks in [(64, 1), (128, 2)]),
-    *((1 << 25) + 256 * m + ranks for m, ranks in [(64, 1), (128, 1), (64, 4), (128, 2)]),
+    "", "ss_e4m3 128x128 prepared", "rs_e4m3 64x128 splitK2", "rs_e4m3 128x128",
+    "rs_e4m3 128x128 splitK4", "ss_e4m3 64x256 prepared", "ss_e4m3 128x128 splitK2 prepared",
+    "ss_e4m3 64x256", "ss_e4m3 128x128", "ss_e4m3 64x256 splitK4", "ss_e4m3 128x128 splitK2",
 ]  # fmt: skip
-"""Those of MX formats, and of float scales; of the others, a code stands for the table's choice."""
+"""Those of MX formats, and of float scales; of the others, the table chooses."""
 
 
 @pytest.fixture(autouse=True, params=PLANS)

@@ -146,7 +146,7 @@ def module_of(architecture: str) -> ModuleType:
 
 
 def record(
-    function: Callable, *args, architecture: str = "sm_90a", plan: int = 0, **kwargs
+    function: Callable, *args, architecture: str = "sm_90a", plan: str = "", **kwargs
 ) -> Recorded:
     """Returns what a public function would do on a device of an architecture.
 
@@ -154,7 +154,7 @@ def record(
         function: takes torch tensors, which lie in CPU memory.
         args: its arguments.
         architecture: one of `kinds.ARCHITECTURES`.
-        plan: how a product is cut, a code of `hopper/plan.mojo`; 0 leaves it to the table.
+        plan: how a product is computed, a text of `hopper/plan.mojo`; "" leaves it to the table.
         kwargs: its arguments by name.
     """
     facts()  # Before the addresses of tensors are noted.

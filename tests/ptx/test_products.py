@@ -1,17 +1,7 @@
 """Products of Hopper's tensor cores, run by the interpreter: what the compiler made, instruction by
 instruction, in odd orders. The claims are those of `hopper/test_cuda_fp8` and `test_cuda_bytes`.
 
-    plan                 weights                      groups of a cluster
-    STAGED               prepared in the workspace    none
-    made(rows, ranks)    made as they go              ranks, which split K
-    even(rows)           made as they go              none; groups have as many stages as others, of
-                                                      any tiles
-    mapped(rows, ranks)  as they lie                  ranks, which split K
-    shared(rows)         numbers as they go, and      none; as those of even(rows)
-                         activations as numbers
-    kept(rows, ranks)    numbers in the workspace,    ranks, which split K
-                         activations as they lie
-    aligned(rows, ranks) MXFP8 in the workspace       ranks, which split K
+Plans are those of `hopper/plan.mojo`.
 """
 
 import numpy as np
@@ -20,13 +10,15 @@ import torch
 
 import mx_kernels as mx
 import oracle
+from bench import cuda_tune
 from cases import codes_far_below, far_blocks, numbers_of, ones_there, values_of
 from mx_kernels._core import native
+from mx_kernels._core.facts import facts
 from tests.ptx import calls, device
 
 pytestmark = pytest.mark.deep
 
-STAGED = (1 << 21) + 128
+PREPARED = "ss_e5m2 128x128 prepared"
 SCALE_ROUNDINGS = 2
 PAIRS = [
     ("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("fp8_block", "fp8_block"), ("mxfp8", "mxfp8"),
@@ -34,39 +26,10 @@ PAIRS = [
 ]  # fmt: skip
 
 
-def made(rows, ranks):
-    """Returns the code of a plan, see `hopper/plan.mojo`."""
-    return (1 << 23) + 256 * rows + ranks
-
-
-def mapped(rows, ranks):
-    """Returns the code of a plan of formats with float scales."""
-    return (1 << 25) + 256 * rows + ranks
-
-
-def kept(rows, ranks):
-    """Returns the code of a plan of bfloat16 activations that are kept."""
-    return (1 << 26) + 256 * rows + ranks
-
-
-def aligned(rows, ranks):
-    """Returns the code of a plan of MXFP8 activations, both sides of which are in the workspace."""
-    return (1 << 27) + 256 * rows + ranks
-
-
-def even(rows):
-    """Returns the code of a plan whose groups have even shares."""
-    return (1 << 24) + rows
-
-
-def shared(rows):
-    """Returns the code of a plan of numbers whose groups have even shares."""
-    return (1 << 20) + 256 * rows
-
-
 PLANS = [
-    STAGED, made(64, 1), made(128, 1), made(64, 2), made(128, 4), made(64, 8), even(64), even(128),
-    made(256, 1), even(256),
+    PREPARED, "rs_e5m2 64x128", "rs_e5m2 128x128", "rs_e5m2 64x128 splitK2",
+    "rs_e5m2 128x128 splitK4", "rs_e5m2 64x128 splitK8", "rs_e5m2 64x128 streamK",
+    "rs_e5m2 128x128 streamK", "rs_e5m2 256x128", "rs_e5m2 256x128 streamK",
 ]  # fmt: skip
 
 
@@ -101,16 +64,24 @@ def check(a, w, plan, *, bias=None, seed=0, more_error=0.0):
 @pytest.mark.parametrize("seed, plan", list(enumerate(PLANS)))
 def test_mxfp4_on_fp8_tensor_cores(plan, seed):
     launches = check(coded(67, 1056, "mxfp4", 1), coded(130, 1056, "mxfp4", 2), plan, seed=seed)
-    groups = 1 if plan == STAGED or plan >= even(0) else plan % 256
-    assert ("mapped" if plan == STAGED else "direct") in launches[1].entry
-    assert launches[1].cluster == (groups if groups > 1 else 0)
+    _, _, ranks = plan.partition(" splitK")
+    assert ("mapped" if plan == PREPARED else "direct") in launches[1].entry
+    assert launches[1].cluster == int(ranks or 0)
 
 
 @pytest.mark.parametrize("seed, pair", list(enumerate(PAIRS)))
 def test_eight_bits_in_every_plan(pair, seed):
-    plans = [STAGED, made(64, 1), made(128, 2), aligned(64, 2)]
+    plans = [
+        "ss_e4m3 128x128 prepared", "rs_e4m3 64x128", "rs_e4m3 128x128 splitK2",
+        "ss_e4m3 64x256 splitK2 prepared",
+    ]  # fmt: skip
     if pair[0] != "mxfp8":
-        plans = [mapped(128, 1), mapped(64, 1), mapped(128, 4), mapped(64, 2)]
+        plans = [
+            "ss_e4m3 128x128",
+            "ss_e4m3 64x256",
+            "ss_e4m3 128x128 splitK4",
+            "ss_e4m3 64x256 splitK2",
+        ]
     shapes = [(33, 100, 288), (7, 35, 416), (130, 40, 672), (70, 264, 416)]
     for plan, (m, n, k) in zip(plans, shapes, strict=False):
         bias = torch.randn(n).bfloat16()
@@ -119,12 +90,12 @@ def test_eight_bits_in_every_plan(pair, seed):
 
 @pytest.mark.parametrize("pair", [("fp8", "fp8_block_2d"), ("fp8_block", "fp8")])
 def test_one_side_may_have_a_scale_a_row_and_the_other_one_blocks(pair):
-    for plan in (mapped(64, 1), mapped(128, 2)):
+    for plan in ("ss_e4m3 64x256", "ss_e4m3 128x128 splitK2"):
         check(coded(20, 288, pair[0], 1), coded(130, 288, pair[1], 2), plan)
 
 
 @pytest.mark.parametrize("stages", [1, 2, 5])
-@pytest.mark.parametrize("plan", [made(256, 1), even(256)])
+@pytest.mark.parametrize("plan", ["rs_e5m2 256x128", "rs_e5m2 256x128 streamK"])
 def test_wide_tiles_of_any_number_of_rows_and_stages(plan, stages):
     """Two stages at a time, and one that is left; half of the rows at a time, some or none."""
     for m, n, seed in [(300, 40, 0), (129, 264, 1)]:
@@ -132,14 +103,23 @@ def test_wide_tiles_of_any_number_of_rows_and_stages(plan, stages):
         check(a, w, plan, bias=torch.randn(n).bfloat16(), seed=seed)
 
 
-@pytest.mark.parametrize("plan", [STAGED, made(64, 1), made(64, 2), even(64), even(256)])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        PREPARED,
+        "rs_e5m2 64x128",
+        "rs_e5m2 64x128 splitK2",
+        "rs_e5m2 64x128 streamK",
+        "rs_e5m2 256x128 streamK",
+    ],
+)
 def test_a_row_that_bytes_cannot_hold_is_computed_another_way(plan):
     a, w = coded(20, 288, "mxfp4", 1), coded(40, 288, "mxfp4", 2)
     a.scales[3, 2], w.scales[33, 0] = 80, 190
     check(a, w, plan)
 
 
-@pytest.mark.parametrize("plan", [mapped(64, 1), mapped(128, 2)])
+@pytest.mark.parametrize("plan", ["ss_e4m3 64x256", "ss_e4m3 128x128 splitK2"])
 @pytest.mark.parametrize(
     "pair", [("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("fp8", "fp8_block")]
 )
@@ -150,7 +130,7 @@ def test_scales_beyond_float32_sums_are_computed_another_way(pair, plan):
     check(a, w, plan)
 
 
-@pytest.mark.parametrize("plan", [mapped(64, 1), mapped(128, 2)])
+@pytest.mark.parametrize("plan", ["ss_e4m3 64x256", "ss_e4m3 128x128 splitK2"])
 def test_a_row_whose_factors_are_too_large_for_sums_is_computed_another_way(plan):
     """In its second block only: of two ranks, the other one finds it."""
     a, w = coded(5, 288, "fp8_block", 1), coded(40, 288, "fp8_block_2d", 2)
@@ -158,7 +138,7 @@ def test_a_row_whose_factors_are_too_large_for_sums_is_computed_another_way(plan
     check(a, w, plan)
 
 
-@pytest.mark.parametrize("plan", [STAGED, made(64, 2)])
+@pytest.mark.parametrize("plan", ["ss_e4m3 128x128 prepared", "rs_e4m3 64x128 splitK2"])
 def test_scales_that_no_base_can_be_are_computed_another_way(plan):
     a, w = coded(5, 288, "mxfp8", 1), coded(40, 288, "mxfp8", 2)
     a.scales[3], w.scales[:] = 250, 4
@@ -167,14 +147,14 @@ def test_scales_that_no_base_can_be_are_computed_another_way(plan):
 
 
 @pytest.mark.parametrize("weights", ["mxfp8", "mxfp4"])
-@pytest.mark.parametrize("plan", [made(64, 1), aligned(128, 1)])
+@pytest.mark.parametrize("plan", ["rs_e4m3 64x128", "ss_e4m3 128x128 prepared"])
 def test_codes_below_the_largest_scale_of_their_stage_are_rounded_once_more(plan, weights):
     a, expected = codes_far_below(step=13)
     got, _ = multiplied(a, ones_there(weights), plan)
     assert torch.equal(got.float(), expected)
 
 
-@pytest.mark.parametrize("plan", [made(64, 2), aligned(128, 1)])
+@pytest.mark.parametrize("plan", ["rs_e4m3 64x128 splitK2", "ss_e4m3 128x128 prepared"])
 def test_small_blocks_beside_large_ones_are_within_the_bound_of_a_common_scale(plan):
     a, w = far_blocks()
     check(a, w, plan, more_error=oracle.common_scale_bound(numbers_of(a), numbers_of(w)))
@@ -183,10 +163,14 @@ def test_small_blocks_beside_large_ones_are_within_the_bound_of_a_common_scale(p
 @pytest.mark.parametrize(
     "plan, m, k, scale",
     [
-        (kept(128, 1), 130, 416, 130), (kept(64, 2), 130, 96, 130), (kept(128, 4), 130, 288, 130),
-        (kept(128, 1), 20, 416, 253), (kept(64, 2), 70, 96, 253), (kept(128, 4), 20, 288, 253),
+        ("ss_bf16 128x128 prepared", 130, 416, 130),
+        ("ss_bf16 64x256 splitK2 prepared", 130, 96, 130),
+        ("ss_bf16 128x128 splitK4 prepared", 130, 288, 130),
+        ("ss_bf16 128x128 prepared", 20, 416, 253),
+        ("ss_bf16 64x256 splitK2 prepared", 70, 96, 253),
+        ("ss_bf16 128x128 splitK4 prepared", 20, 288, 253),
     ],
-)  # fmt: skip
+)
 def test_bfloat16_activations_are_multiplied_as_they_lie(plan, m, k, scale):
     """With a scale of 253 weights are too large for bfloat16: their column is computed slowly."""
     x, w = torch.randn(m, k).bfloat16(), coded(70, k, "mxfp4", 2)
@@ -210,26 +194,21 @@ def test_activations_at_an_odd_address_are_multiplied_without_a_workspace(activa
     assert x.data_ptr() % 16
     facts = [native.gpu_plans().explain_cuda((m, 72, 288, of, 0)) for of in (-1, 0)]
     assert all(found["workspace_bytes"] == 0 for found in facts)
-    got, launches = multiplied(x, w, 0, activations=activations)
+    got, launches = multiplied(x, w, "", activations=activations)
     assert ["simt" in launch.entry for launch in launches] == [True]
     left = values_of(x) if activations == "bf16" else numbers_of(mx.quantize(x))
     roundings = 0 if activations == "bf16" else SCALE_ROUNDINGS
     oracle.assert_matmul(values_of(got), left, numbers_of(w), "bfloat16", scale_roundings=roundings)
 
 
-def few(rows, row_warps, ranks):
-    """Returns the code of a plan for few rows."""
-    return 32 * rows + 16 * row_warps + ranks
-
-
-FEW_BLOCKS = [(33, 256, 288, 0), (65, 256, 640, 0), (70, 256, 1056, 0)]
+FEW_BLOCKS = [(33, 256, 288, ""), (65, 256, 640, ""), (70, 256, 1056, "")]
 """Shapes of which a plan for few rows once had more groups in a cluster than shares of K."""
 FEW_BLOCKS += [
-    (3, 40, 32 * blocks, few(8, row_warps, ranks))
-    for blocks, row_warps, ranks in [(1, 1, 8), (3, 8, 4), (5, 2, 4), (9, 1, 4), (9, 4, 8),
-                                     (12, 2, 8), (17, 1, 8), (33, 2, 8), (49, 1, 8)]
+    (3, 40, 32 * blocks, f"stream 8x{columns} splitK{ranks}")
+    for blocks, columns, ranks in [(1, 32, 8), (3, 256, 4), (5, 64, 4), (9, 32, 4), (9, 128, 8),
+                                   (12, 64, 8), (17, 32, 8), (33, 64, 8), (49, 32, 8)]
 ]  # fmt: skip
-FEW_BLOCKS += [(20, 40, 64 * steps - 32, (1 << 20) + 256 * 64 + 8) for steps in (1, 5, 9, 10)]
+FEW_BLOCKS += [(20, 40, 64 * steps - 32, "rs_bf16 64x128 splitK8") for steps in (1, 5, 9, 10)]
 """Groups of `middle` have nothing to do there, and no harm is done."""
 
 
@@ -245,17 +224,33 @@ def test_groups_of_a_cluster_read_what_there_is_of_few_blocks(m, n, k, plan, act
     oracle.assert_matmul(values_of(got), left, numbers_of(w), "bfloat16")
 
 
-@pytest.mark.parametrize("ranks", [0, 3, 6])
-def test_clusters_of_another_size_are_refused(ranks):
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "stream 8x32 splitK0", "stream 8x32 splitK3", "stream 8x32 splitK16", "stream 64x32",
+        "rs_e5m2 64x128 splitK6", "rs_bf16 256x128 splitK2", "rs_e4m3 64x128 streamK",
+        "rs_e5m2 32x128", "ss_bf16 64x256", "ss_e5m2 64x128 prepared", "stream", "tiles 64x64",
+        "portable 64x64", "1048576", " portable",
+    ],
+)  # fmt: skip
+def test_a_text_that_is_no_plan_is_refused(plan):
     x, w = torch.randn(3, 96).bfloat16(), coded(40, 96, "mxfp4", 2)
-    for plan in (few(8, 1, ranks), made(64, ranks)):
-        with pytest.raises(Exception, match=f"plan: got {ranks} ranks, expected 1, 2, 4 or 8"):
-            multiplied(x, w, plan)
+    with pytest.raises(ValueError, match=f"plan: got '{plan}', expected .*'?portable"):
+        multiplied(x, w, plan)
+
+
+def test_every_plan_that_was_measured_is_one():
+    found = cuda_tune.read()
+    plans = {plan for times in found.values() for of_shape in times.values() for plan in of_shape}
+    assert len(plans) > 100
+    ask, layout = calls.module_of("sm_90a").workspace_bytes, facts().layouts["preshuffled_cuda"]
+    for plan in plans - {cuda_tune.CUBLAS}:
+        assert ask((300, 256, 512, 0, 0, layout.code, plan)) >= 0
 
 
 def test_plans_for_kept_activations_refuse_others():
     with pytest.raises(Exception, match="bfloat16 activations that are kept"):
-        multiplied(coded(70, 96, "mxfp4", 1), coded(40, 96, "mxfp4", 2), kept(128, 1))
+        multiplied(coded(70, 96, "mxfp4", 1), coded(40, 96, "mxfp4", 2), "ss_bf16 128x128 prepared")
 
 
 FEW_ROWS = [
@@ -281,7 +276,10 @@ def test_activations_become_codes_in_the_call(activations, m, k, lanes, dtype):
     x, row_of = x.to(dtype), torch.arange(m)
     row_of[DISTINCT:] = 3 + row_of[DISTINCT:] % (DISTINCT - 3)
     is_mapped = "fp8" in activations and "mx" not in activations
-    plan = (mapped if is_mapped else made)(128 if m > 128 else 64, 1)
+    rows = 128 if m > 128 else 64
+    plan = f"rs_{'e5m2' if activations == 'mxfp4' else 'e4m3'} {rows}x128"
+    if is_mapped:
+        plan = f"ss_e4m3 {rows}x{128 * 128 // rows}"
     got, launches = multiplied(x[row_of], w, plan, activations=activations)
     same, _ = multiplied(mx.quantize(x, format=activations), w, plan)
     assert np.array_equal(values_of(got), values_of(same)[row_of], equal_nan=True)
@@ -295,8 +293,12 @@ def test_activations_become_codes_in_the_call(activations, m, k, lanes, dtype):
 @pytest.mark.parametrize("pair", [("mxfp4", "mxfp4"), ("fp8", "fp8"), ("mxfp8", "mxfp4")])
 def test_a_cluster_has_no_more_groups_than_there_are_steps_of_k(pair):
     """A group without one would wait for ever."""
-    kind = mapped if pair[0] == "fp8" else made
-    for plan, k, ranks in ((kind(64, 4), 32, 1), (kind(128, 8), 416, 4)):
+    small, large = {
+        "mxfp4": ("rs_e5m2 64x128", "rs_e5m2 128x128"),
+        "fp8": ("ss_e4m3 64x256", "ss_e4m3 128x128"),
+        "mxfp8": ("rs_e4m3 64x128", "rs_e4m3 128x128"),
+    }[pair[0]]
+    for plan, k, ranks in ((f"{small} splitK4", 32, 1), (f"{large} splitK8", 416, 4)):
         launches = check(coded(7, k, pair[0], 1), coded(33, k, pair[1], 2), plan)
         assert launches[-1].cluster == (ranks if ranks > 1 else 0)
 
@@ -310,7 +312,11 @@ def test_groups_meet_where_their_shares_end(groups, seed):
     of_seeds = []
     for order in (seed, seed + 10):
         recorded = calls.multiply(
-            a, w.preshuffle(device="cuda"), plan=even(64), out_dtype=torch.bfloat16, bias=bias
+            a,
+            w.preshuffle(device="cuda"),
+            plan="rs_e5m2 64x128 streamK",
+            out_dtype=torch.bfloat16,
+            bias=bias,
         )
         prepared, product = recorded.launches
         assert product.grid == (9, 1, 1)
@@ -343,8 +349,8 @@ def test_groups_that_multiply_numbers_meet_too(tokens, groups, seed, activations
         a.scales[:, 1], a.scales[:, 12], a.scales[67, 7] = 3, 2, 254
         w.scales[:, 7] = 60
     recorded = calls.multiply(
-        a, w.preshuffle(device="cuda"), plan=shared(tokens), out_dtype=torch.bfloat16, bias=bias,
-        **kept,
+        a, w.preshuffle(device="cuda"), plan=f"rs_bf16 {tokens}x128 streamK",
+        out_dtype=torch.bfloat16, bias=bias, **kept,
     )  # fmt: skip
     expanded, product = recorded.launches
     tiles = -(-m // tokens) * -(-n // 128)
@@ -362,10 +368,11 @@ def test_groups_that_multiply_numbers_meet_too(tokens, groups, seed, activations
 @pytest.mark.parametrize(
     "format, plan, tile, n",
     [
-        ("mxfp8", STAGED, (128, 128), 300), ("mxfp8", aligned(64, 1), (64, 256), 300),
-        ("mxfp8", made(128, 1), (128, 128), 300), ("mxfp4", STAGED, (128, 128), 500),
-        ("fp8", mapped(128, 1), (128, 128), 300), ("fp8", mapped(64, 1), (64, 256), 300),
-        ("fp8_block", mapped(128, 1), (128, 128), 300),
+        ("mxfp8", "ss_e4m3 128x128 prepared", (128, 128), 300),
+        ("mxfp8", "ss_e4m3 64x256 prepared", (64, 256), 300),
+        ("mxfp8", "rs_e4m3 128x128", (128, 128), 300), ("mxfp4", PREPARED, (128, 128), 500),
+        ("fp8", "ss_e4m3 128x128", (128, 128), 300), ("fp8", "ss_e4m3 64x256", (64, 256), 300),
+        ("fp8_block", "ss_e4m3 128x128", (128, 128), 300),
     ],
 )  # fmt: skip
 def test_tiles_go_on_from_one_to_the_next_through_all_stages(format, plan, tile, n):

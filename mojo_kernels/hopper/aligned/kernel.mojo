@@ -33,7 +33,7 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
 
 def _launch[bits: Int, tokens: Int](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Does so with weights of so many bits."""
-    if plan.kernel == Kernel.ALIGNED_FEW:
+    if plan.kernel == Kernel.RS_E4M3:
         var operands = prepare[bits, False](problem, tokens, queue)
         var cut = plan.within(Int(operands.num_steps()))
         return launch_few[tokens=tokens](

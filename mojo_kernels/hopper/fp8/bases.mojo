@@ -26,7 +26,7 @@ from ..instructions.shared_memory import store_word
 from ..instructions.warp import lane_here
 from ..layout import ROWS_PER_LANE, TILE_ROWS
 from ..mapped.operands import MARK, MappedOperands
-from ..plan import Plan
+from ..plan import OperandType, Plan
 from ..shapes import BYTE_STEP_BLOCKS as STEP_BLOCKS, ROW_BYTES
 from .codes import ByteTable, NO_BASE, RowTables, factor_of, fragment_of, scale_at
 from .places import Bases, DECODES_NONE
@@ -213,5 +213,5 @@ def factor_or_mark(base: UInt8) -> Float32:
 
 def meetings_at[tokens: Int](m: Int, n: Int, k: Int, rows: ByteRows[_]) -> Meetings[tokens]:
     """Returns where groups meet that have even shares, behind the rows."""
-    var tiles = Plan.fp8_even(tokens).tiles(m, n).num_tiles()
+    var tiles = Plan.stream_k(OperandType.E5M2, tokens).tiles(m, n).num_tiles()
     return Meetings[tokens].at(tiles, align_up(rows.bases.end_of(m, k), PADDED))

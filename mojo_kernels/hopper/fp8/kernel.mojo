@@ -26,7 +26,7 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
         raise Error("plan: FP8 is for MXFP4 activations, and for bfloat16 or float16 results")
     if plan.tokens == WIDE_TOKENS and plan.ranks != 1:
         raise Error(String("plan: got ", plan.ranks, " ranks, expected 1 for tiles of 256 rows"))
-    if plan.kernel == Kernel.FP8:
+    if plan.kernel == Kernel.SS_E5M2:
         comptime for tokens in DENSE_TOKENS:
             if plan.tokens == tokens:
                 return _launch[True, tokens](problem, cut, queue)
@@ -55,7 +55,7 @@ def _launch[
             queue,
         )
     else:
-        if plan.kernel == Kernel.FP8_EVEN:
+        if plan.is_stream_k():
             launch_direct[ByteRows[stages_weights], tokens, even=True](
                 rows, groups, problem, 1, queue, meetings_at[tokens](m, n, k, rows)
             )

@@ -31,7 +31,7 @@ from ..host.workspace import (
 from ..instructions.global_memory import clear_counters
 from ..instructions.shared_memory import shared_base
 from ..layout import BLOCK, TILE_ROWS
-from ..plan import Kernel, MULTIPROCESSORS, Plan
+from ..plan import MULTIPROCESSORS, Plan
 from ..shapes import BYTE_STEP_BLOCKS as STEP_BLOCKS, GROUPS
 from .bases import ByteRows, meetings_at
 from .tokens import CHUNK_COUNTS, prepare_token
@@ -95,7 +95,7 @@ def prepare[
     )
     var counters = meetings_at[tokens](problem.m, problem.n, problem.k, rows).counters
     var num_counters = 0
-    if plan.kernel == Kernel.FP8_EVEN:
+    if plan.is_stream_k():
         num_counters = GROUPS * plan.tiles(problem.m, problem.n).num_tiles()
     var lanes = RowLanes.of(problem.m, problem.k, MANY_CHUNKS)
     var num_groups = ceildiv(problem.n, TILE_ROWS) * tile_groups

@@ -8,15 +8,16 @@ workspace for bfloat16 ones that are kept, see `hopper.numbers`. Codes of eight 
 their own, and portable kernels are for operands that no fast one takes.
 """
 
+from std.os import abort
+
+from ...numbers.formats import Format
 from ...simt import host as tiles
 from ...simt.host import Cut, factors_of
-from ..aligned.choice import choose_plan as choose_aligned
-from ..layout import OPERANDS
-from ..mapped.choice import choose_plan as choose_mapped
 from ..plan import Kernel, Plan
-from .costs import FAMILIES, NEVER, RANKS, costs_of, terms_of
-from .gemm import Scaling
+from .costs import FAMILIES, NEVER, Pair, RANKS, costs_of, terms_of
 from .measured import EXCEPTIONS
+
+comptime MXFP8 = Format.MXFP8.code()
 
 comptime MAX_FEW_ROWS = 8
 """Up to this many rows of activations, no plan wants a workspace."""
@@ -41,7 +42,7 @@ struct Choice(TrivialRegisterPassable):
 
     var plan: Plan
     var us: Float64
-    """The least microseconds that a plan is expected to take; 0 if the reason is another."""
+    """The microseconds that it is expected to take; 0 if the reason is another."""
     var is_measured: Bool
     """Whether it was the fastest for the product itself, and costs say otherwise."""
 
@@ -54,11 +55,11 @@ struct Choice(TrivialRegisterPassable):
                 "fast kernels take MXFP4 weights, preshuffled for CUDA, with MXFP4, MXFP8 or"
                 " bfloat16 activations, and MXFP8, or plain E4M3 with float32 scales, on both sides"
             )
-        if self.plan.kernel == Kernel.MAPPED:
+        if self.plan.kernel == Kernel.SS_E4M3:
             return "codes of eight bits under float scales: FP8 tensor cores, rows as they lie"
-        if self.plan.kernel == Kernel.ALIGNED:
+        if self.plan.kernel == Kernel.SS_E4M3_PREPARED:
             return "MXFP8 activations: FP8 tensor cores, rows of bytes in the workspace"
-        if self.plan.kernel == Kernel.ALIGNED_FEW:
+        if self.plan.kernel == Kernel.RS_E4M3:
             return "MXFP8 activations: FP8 tensor cores, weights become bytes on the way"
         var tenths = Int(10 * self.us + 0.5)
         return String("the least cost of all plans: ", tenths // 10, ".", tenths % 10, " us")
@@ -75,14 +76,12 @@ def choice_of_portable(m: Int, n: Int, k: Int, left_format: Int, right_format: I
 
 def choice_of_mapped(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) -> Choice:
     """Returns the choice for E4M3 under float scales, see `hopper.mapped`: any number of rows."""
-    var scaling = Scaling.of(left_format, right_format, k)
-    return Choice(choose_mapped(m, n, k, scaling), 0, False)
+    return _cheapest[True](m, n, k, Pair.of(left_format, right_format, k))
 
 
 def choice_of_mxfp8(m: Int, n: Int, k: Int, right_format: Int) -> Choice:
     """Returns the choice for MXFP8 activations: any number of rows."""
-    var weight_bits = 4 if right_format == OPERANDS.code() else 8
-    return Choice(choose_aligned(m, n, k, weight_bits), 0, False)
+    return _cheapest[True](m, n, k, Pair.of(MXFP8, right_format, k))
 
 
 def choose(m: Int, n: Int, k: Int, takes_bytes: Bool, are_numbers: Bool) -> Choice:
@@ -93,31 +92,45 @@ def choose(m: Int, n: Int, k: Int, takes_bytes: Bool, are_numbers: Bool) -> Choi
     """
     comptime for i in range(len(EXCEPTIONS)):
         comptime known = EXCEPTIONS[i]
-        if m == known[0] and n == known[1] and k == known[2]:
-            var plan = Plan.from_code(known[3] if takes_bytes else known[4])
-            if are_numbers or plan.kernel != Kernel.NUMBERS:
+        comptime of_mxfp4, of_kept = _known(known.mxfp4), _known(known.kept)
+        if m == known.m and n == known.n and k == known.k:
+            var plan = of_mxfp4 if takes_bytes else of_kept
+            if are_numbers or plan.kernel != Kernel.SS_BF16:
                 return Choice(plan, 0, True)
+    if takes_bytes:
+        return _cheapest[False](m, n, k, Pair.MXFP4)
+    return _cheapest[False](m, n, k, Pair.KEPT if are_numbers else Pair.MXFP4_WEIGHTS)
+
+
+def _cheapest[eight_bits: Bool](m: Int, n: Int, k: Int, pair: Pair) -> Choice:
+    """Returns the plan that is expected to take the least; what sort of pair it is, is known."""
     var found = Choice(Plan.PORTABLE, NEVER, False)
     comptime for i in range(len(FAMILIES)):
         comptime family = FAMILIES[i]
-        comptime kernel = family.plan.kernel
-        var is_open = takes_bytes or not kernel.wants_bytes()
-        is_open = is_open and (are_numbers or kernel != Kernel.NUMBERS)
-        if family.has(m) and is_open:
-            var us = costs_of[i](terms_of[family](m, n, k), m, k)
-            comptime for lane in range(len(RANKS)):
-                if us[lane] < found.us:
-                    comptime ranks = Int(RANKS[lane])
-                    found = Choice(family.plan.with_ranks(ranks), us[lane], False)
+        comptime if family.pair.is_eight_bits() == eight_bits:
+            if family.has(m, pair):
+                var us = costs_of[i](terms_of[family](m, n, k), m, k)
+                comptime for lane in range(len(RANKS)):
+                    if us[lane] < found.us:
+                        comptime ranks = Int(RANKS[lane])
+                        found = Choice(family.plan.with_ranks(ranks), us[lane], False)
     return found
 
 
-def candidates(m: Int, n: Int, k: Int) -> List[Candidate]:
-    """Returns the plans for a shape."""
+def _known(text: StaticString) -> Plan:
+    """Returns the plan of a text of the table."""
+    try:
+        return Plan.parse(text)
+    except error:
+        abort(String(error))
+
+
+def candidates(m: Int, n: Int, k: Int, pair: Pair) -> List[Candidate]:
+    """Returns the plans for a product."""
     var found = List[Candidate]()
     comptime for i in range(len(FAMILIES)):
         comptime family = FAMILIES[i]
-        if family.has(m):
+        if family.has(m, pair):
             var terms = terms_of[family](m, n, k)
             var us = costs_of[i](terms, m, k)
             comptime for lane in range(len(RANKS)):

@@ -22,6 +22,15 @@ their share of K in steps:
       or 1, if tiles have parts                            even: groups meet
     rounds, if ranks are 1; even: tiles of a group       fp8: a group goes on to another tile
 
+Plans whose tensor cores take E4M3 have fewer:
+
+    1                                                    the launches
+    rounds                                               begin and end of a group
+    rounds * steps                                       a step
+    rounds, if ranks are 2; if 4; if 8                   ranks add up
+    m * k / 2**20, if weights are prepared               encoding the activations
+    n * k / 2**20, if weights are prepared               the weights become bytes
+
 `python -m bench.cuda_tune table` asks here for the terms of what was measured, and writes the costs
 to `measured`. The portable kernel has none. Plans that differ in their ranks alone are reckoned
 at once, in the lanes of a vector.
@@ -29,8 +38,9 @@ at once, in the lanes of a vector.
 
 from std.math import ceil, ceildiv
 
-from ..layout import BLOCK, TILE_ROWS
-from ..plan import Kernel, MAX_RANKS, MULTIPROCESSORS, Plan
+from ...numbers.formats import Format, NO_FORMAT, block_of
+from ..layout import BLOCK, OPERANDS, TILE_ROWS
+from ..plan import Kernel, MAX_RANKS, MULTIPROCESSORS, MainLoop, OperandType, Plan
 from ..shapes import (
     BYTE_STEP_BLOCKS as FP8_STEP_BLOCKS,
     FRAGMENT_TOKENS as TOKENS,
@@ -54,12 +64,17 @@ comptime PLACES = Lanes(MULTIPROCESSORS, MULTIPROCESSORS, 4 * 30, 8 * 14)
 Clusters lie within a part of the device each, not all of whose multiprocessors they can use: 30
 clusters of four and 14 of eight are what fits the measured times best.
 """
+comptime E4M3_PLACES = Lanes(MULTIPROCESSORS, MULTIPROCESSORS, 4 * 28, 8 * 12)
+"""The same where tensor cores take E4M3: 28 and 12 clusters run at once, 32 and 16 do not."""
 comptime NEVER = Float64.MAX
 """What plans take that are not for a product."""
 comptime NUM_TERMS = 11
 """Terms of a plan's time."""
 comptime Terms = Array[Lanes, NUM_TERMS]
 """The terms of the plans of a family."""
+comptime BF16 = OperandType.BF16
+comptime E5M2 = OperandType.E5M2
+comptime E4M3 = OperandType.E4M3
 comptime ANY_ROWS = Int.MAX
 """No more rows of activations than all."""
 comptime MANY_ROWS = 512
@@ -74,72 +89,145 @@ comptime MOST_EVEN_256 = 1536
 """Up to so many rows, they are of tiles of 256: neighbours have other weights, which then come twice."""
 comptime MOST_FEW_BYTES = 1536
 """Up to so many rows, groups may make bytes of weights as they multiply."""
+comptime MAX_PREPARED_RANKS = 2
+"""The most ranks where E4M3 weights are prepared: more would be for few rows."""
+
+
+@fieldwise_init
+struct Pair(Equatable, TrivialRegisterPassable):
+    """What a product has on both sides, as far as plans differ by it."""
+
+    var code: Int
+
+    comptime MXFP4_WEIGHTS = Self(0)
+    """Under activations that no plan is for alone."""
+    comptime MXFP4 = Self(1)
+    """Both sides; the result has two bytes."""
+    comptime KEPT = Self(2)
+    """Activations of bfloat16, which are kept; weights of MXFP4."""
+    comptime ROWS = Self(3)
+    """E4M3 with a float scale for a row, on both sides."""
+    comptime BLOCKS = Self(4)
+    """E4M3 with more float scales than that."""
+    comptime MXFP8 = Self(5)
+    """Both sides."""
+    comptime MXFP8_MXFP4 = Self(6)
+    """Activations of MXFP8, weights of MXFP4."""
+
+    @staticmethod
+    def of(left_format: Int, right_format: Int, k: Int) -> Self:
+        """Returns that of two formats which have fast kernels, for a result of two bytes."""
+        comptime MXFP4, MXFP8 = OPERANDS.code(), Format.MXFP8.code()
+        if left_format == NO_FORMAT:
+            return Self.KEPT
+        if left_format == MXFP4:
+            return Self.MXFP4
+        if left_format == MXFP8:
+            return Self.MXFP8_MXFP4 if right_format == MXFP4 else Self.MXFP8
+        var left, right = block_of(left_format).k_blocks(k), block_of(right_format).k_blocks(k)
+        return Self.ROWS if left == 1 and right == 1 else Self.BLOCKS
+
+    def is_eight_bits(self) -> Bool:
+        """Says whether activations have eight bits."""
+        return self.code >= Self.ROWS.code
 
 
 @fieldwise_init
 struct Family(TrivialRegisterPassable):
-    """Plans that differ in their ranks alone, and the rows of activations they are for.
+    """Plans that differ in their ranks alone, and what they are for.
 
-    Beyond those rows they were not measured.
+    Beyond their rows of activations they were not measured.
     """
 
     var plan: Plan
     """The one of one rank."""
+    var pair: Pair
     var first_m: Int
     var last_m: Int
 
-    def has(self, m: Int) -> Bool:
-        """Says whether plans are for so many rows."""
-        return self.first_m <= m and m <= self.last_m
+    def has(self, m: Int, pair: Pair) -> Bool:
+        """Says whether plans are for so many rows of such a product."""
+        if m < self.first_m or m > self.last_m:
+            return False
+        var is_for_any = self.pair == Pair.MXFP4_WEIGHTS and not pair.is_eight_bits()
+        return is_for_any or self.pair == pair
 
     def max_ranks(self, m: Int, k: Int) -> Int:
         """Returns the most ranks that are worth a try: each has a step of K."""
         var most = MAX_RANKS
         var kernel = self.plan.kernel
-        if kernel in (Kernel.MANY, Kernel.FP8, Kernel.NUMBERS) or kernel.is_even():
+        if kernel.operand == E4M3:
+            most = MAX_PREPARED_RANKS if kernel.is_prepared else MAX_RANKS
+        elif kernel.main_loop == MainLoop.SS or self.plan.is_stream_k():
             return 1
-        if kernel == Kernel.FP8_FEW and self.plan.tokens == WIDE_TOKENS:
+        elif self.plan.tokens == WIDE_TOKENS:
             return 1
-        if self.plan.kernel != Kernel.FEW and m > MANY_ROWS:
+        elif kernel != Kernel.STREAM and m > MANY_ROWS:
             most = self.plan.tokens // 32
-        var num_steps = ceildiv(k // BLOCK, _step_blocks(self.plan.kernel))
+        var num_steps = ceildiv(ceildiv(k, BLOCK), _step_blocks(kernel))
         return self.plan.with_ranks(most).within(num_steps).ranks
 
 
-def _few(tokens: Int, columns: Int, first_m: Int, last_m: Int) -> Family:
-    return Family(Plan.few(tokens, columns, 1), first_m, last_m)
+def _stream(tokens: Int, columns: Int, first_m: Int, last_m: Int) -> Family:
+    return Family(Plan.stream(tokens, columns), Pair.MXFP4_WEIGHTS, first_m, last_m)
+
+
+def _rs(operand: OperandType, tokens: Int, first_m: Int, last_m: Int = ANY_ROWS) -> Family:
+    var pair = Pair.MXFP4 if operand == E5M2 else Pair.MXFP4_WEIGHTS
+    return Family(Plan.rs(operand, tokens), pair, first_m, last_m)
+
+
+def _stream_k(operand: OperandType, tokens: Int, first_m: Int, last_m: Int = ANY_ROWS) -> Family:
+    var pair = Pair.MXFP4 if operand == E5M2 else Pair.MXFP4_WEIGHTS
+    return Family(Plan.stream_k(operand, tokens), pair, first_m, last_m)
+
+
+def _any_rows(plan: Plan, pair: Pair, first_m: Int = 1) -> Family:
+    return Family(plan, pair, first_m, ANY_ROWS)
 
 
 comptime FAMILIES = [
-    _few(8, 32, 1, 8),
-    _few(8, 64, 1, 8),
-    _few(8, 128, 1, 8),
-    _few(8, 256, 1, 8),
-    _few(16, 32, 9, 16),
-    _few(16, 64, 9, 16),
-    _few(16, 128, 9, 16),
-    _few(16, 256, 9, 16),
-    _few(32, 32, 17, 64),
-    _few(32, 64, 17, 64),
-    _few(32, 128, 17, 64),
-    _few(32, 256, 17, 64),
-    _few(64, 64, 33, 128),
-    _few(64, 128, 33, 128),
-    _few(64, 256, 33, 128),
-    Family(Plan.middle(64, 1), 17, ANY_ROWS),
-    Family(Plan.middle(128, 1), 65, ANY_ROWS),
-    Family(Plan.MANY, 33, ANY_ROWS),
-    Family(Plan.fp8(128), 64, ANY_ROWS),
-    Family(Plan.fp8_few(64, 1), 9, MOST_FEW_BYTES),
-    Family(Plan.fp8_few(128, 1), 65, MOST_FEW_BYTES),
-    Family(Plan.fp8_even(64), 9, MOST_FEW_BYTES),
-    Family(Plan.fp8_even(128), 65, ANY_ROWS),
-    Family(Plan.numbers(128, 1), 65, ANY_ROWS),
-    Family(Plan.many_even(64), 17, MOST_EVEN_64),
-    Family(Plan.many_even(128), 65, MOST_EVEN_128),
-    Family(Plan.many_even(256), 129, MOST_EVEN_256),
-    Family(Plan.fp8_few(256, 1), 129, ANY_ROWS),
-    Family(Plan.fp8_even(256), 129, ANY_ROWS),
+    _stream(8, 32, 1, 8),
+    _stream(8, 64, 1, 8),
+    _stream(8, 128, 1, 8),
+    _stream(8, 256, 1, 8),
+    _stream(16, 32, 9, 16),
+    _stream(16, 64, 9, 16),
+    _stream(16, 128, 9, 16),
+    _stream(16, 256, 9, 16),
+    _stream(32, 32, 17, 64),
+    _stream(32, 64, 17, 64),
+    _stream(32, 128, 17, 64),
+    _stream(32, 256, 17, 64),
+    _stream(64, 64, 33, 128),
+    _stream(64, 128, 33, 128),
+    _stream(64, 256, 33, 128),
+    _rs(BF16, 64, 17),
+    _rs(BF16, 128, 65),
+    _rs(BF16, 256, 33),
+    _any_rows(Plan.ss(Kernel.SS_E5M2, 128), Pair.MXFP4, 64),
+    _rs(E5M2, 64, 9, MOST_FEW_BYTES),
+    _rs(E5M2, 128, 65, MOST_FEW_BYTES),
+    _stream_k(E5M2, 64, 9, MOST_FEW_BYTES),
+    _stream_k(E5M2, 128, 65),
+    _any_rows(Plan.ss(Kernel.SS_BF16, 128), Pair.KEPT, 65),
+    _stream_k(BF16, 64, 17, MOST_EVEN_64),
+    _stream_k(BF16, 128, 65, MOST_EVEN_128),
+    _stream_k(BF16, 256, 129, MOST_EVEN_256),
+    _rs(E5M2, 256, 129),
+    _stream_k(E5M2, 256, 129),
+    _any_rows(Plan.ss(Kernel.SS_E4M3, 64), Pair.ROWS),
+    _any_rows(Plan.ss(Kernel.SS_E4M3, 128), Pair.ROWS),
+    _any_rows(Plan.ss(Kernel.SS_E4M3, 64), Pair.BLOCKS),
+    _any_rows(Plan.ss(Kernel.SS_E4M3, 128), Pair.BLOCKS),
+    _any_rows(Plan.ss(Kernel.SS_E4M3_PREPARED, 64), Pair.MXFP8),
+    _any_rows(Plan.ss(Kernel.SS_E4M3_PREPARED, 128), Pair.MXFP8),
+    _any_rows(Plan.rs(E4M3, 64), Pair.MXFP8),
+    _any_rows(Plan.rs(E4M3, 128), Pair.MXFP8),
+    _any_rows(Plan.ss(Kernel.SS_E4M3_PREPARED, 64), Pair.MXFP8_MXFP4),
+    _any_rows(Plan.ss(Kernel.SS_E4M3_PREPARED, 128), Pair.MXFP8_MXFP4),
+    _any_rows(Plan.rs(E4M3, 64), Pair.MXFP8_MXFP4),
+    _any_rows(Plan.rs(E4M3, 128), Pair.MXFP8_MXFP4),
 ]
 """All plans, in the order of `COSTS`."""
 
@@ -149,12 +237,24 @@ def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
     """Returns the terms of a family's plans for a product."""
     comptime KERNEL = family.plan.kernel
     var groups = Lanes(family.plan.groups(m, n)) * RANKS
-    var rounds = ceil(groups / PLACES)
-    var share = ceil(Lanes(k // BLOCK) / (RANKS * Lanes(_step_blocks(KERNEL))))
+    comptime places = E4M3_PLACES if KERNEL.operand == E4M3 else PLACES
+    var rounds = ceil(groups / places)
+    var share = ceil(Lanes(ceildiv(k, BLOCK)) / (RANKS * Lanes(_step_blocks(KERNEL))))
     var steps = share
     var terms = Terms(fill=0)
+    comptime if KERNEL.operand == E4M3:
+        terms[0] = 1
+        terms[2] = rounds
+        terms[3] = rounds * steps
+        terms[4] = RANKS.eq(2).select(rounds, 0)
+        comptime if KERNEL.is_prepared:
+            terms[6] = Lanes(m * k) / (1 << 20)
+            terms[7] = Lanes(n * k) / (1 << 20)
+        terms[9] = RANKS.eq(4).select(rounds, 0)
+        terms[10] = RANKS.eq(8).select(rounds, 0)
+        return terms^
     terms[1] = LOG_RANKS
-    comptime if KERNEL == Kernel.FEW:
+    comptime if KERNEL == Kernel.STREAM:
         comptime shape = Shape(
             family.plan.tokens // TOKENS, family.plan.columns // TILE_ROWS, False
         )
@@ -165,13 +265,13 @@ def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
         terms[9] = rounds * (ceil(share / Lanes(shape.stage_blocks())) - 1)
         var ahead = steps / Lanes(shape.loads_ahead())
         terms[10] = ceil(ahead).gt(ahead).select(rounds, 0)
-    comptime if KERNEL.wants_bytes() or KERNEL == Kernel.NUMBERS:
+    comptime if KERNEL.operand == E5M2 or KERNEL == Kernel.SS_BF16:
         terms[7] = Lanes(n * k) / (1 << 20)
-    comptime if KERNEL == Kernel.NUMBERS:
+    comptime if KERNEL == Kernel.SS_BF16:
         terms[9] = Lanes(m * k * family.plan.tiles(m, n).columns) / (1 << 20)
     terms[0] = 1
     terms[2] = rounds
-    comptime if KERNEL.wants_bytes():
+    comptime if KERNEL.operand == E5M2:
         # Stages of the next tile are on the way before a tile ends.
         terms[2] = RANKS.eq(1).select(Lanes(1), rounds)
         terms[8] = RANKS.eq(1).select(rounds, Lanes(0))
@@ -180,9 +280,9 @@ def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
     terms[4] = rounds * (RANKS - 1)
     terms[5] = groups / MULTIPROCESSORS
     terms[6] = Lanes(m * k) / (1 << 20)
-    comptime if KERNEL == Kernel.FP8:
+    comptime if KERNEL == Kernel.SS_E5M2:
         terms[10] = Lanes(1 if k <= SHORT_ROW else 0)
-    comptime if KERNEL.is_even():
+    comptime if family.plan.is_stream_k():
         var tiles = family.plan.groups(m, n)
         var tile_steps = ceildiv(k // BLOCK, _step_blocks(KERNEL))
         var num_groups = groups_of(tiles, tile_steps)
@@ -212,6 +312,6 @@ def costs_of[family: Int](terms: Terms, m: Int, k: Int) -> Lanes:
 
 def _step_blocks(kernel: Kernel) -> Int:
     """Returns the blocks of a step of K; ranks have whole steps."""
-    if kernel == Kernel.FEW:
+    if kernel == Kernel.STREAM:
         return 1
-    return FP8_STEP_BLOCKS if kernel.wants_bytes() else STEP_BLOCKS
+    return STEP_BLOCKS if kernel.operand == BF16 else FP8_STEP_BLOCKS

@@ -10,7 +10,7 @@ from ...numbers.scales import Scale
 from ...problem import ANY, Known, LeftKind, Problem, may_be
 from ...simt.host import BFLOAT16, FLOAT32, is_aligned
 from ..layout import BLOCK, OPERANDS, TILE_ROWS
-from ..plan import Kernel, MULTIPROCESSORS, PRESHUFFLED, Plan, takes_operands
+from ..plan import Kernel, MULTIPROCESSORS, OperandType, PRESHUFFLED, Plan, takes_operands
 from ..shapes import (
     COLUMNS,
     FEW_THREADS,
@@ -248,40 +248,40 @@ def grid_of_mapped(m: Int, n: Int, plan: Plan) -> Grid:
 
 def shareable(m: Int, n: Int, k: Int, plan: Plan) -> Plan:
     """Returns the plan, or one without even shares if those are of too many stages."""
-    var is_even = plan.kernel == Kernel.FP8_EVEN
-    if is_even and not may_share(plan.tiles(m, n).num_tiles(), ceildiv(k, ROW_BYTES)):
-        return Plan.fp8_few(plan.tokens, 1)
+    var num_steps = ceildiv(k, ROW_BYTES)
+    if plan.is_stream_k() and not may_share(plan.tiles(m, n).num_tiles(), num_steps):
+        return Plan.rs(OperandType.E5M2, plan.tokens)
     return plan
 
 
 def grid_of_fp8(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
     """Returns the grid of `fp8` for C of [m, n]."""
-    if plan.kernel == Kernel.FP8:
+    if plan.kernel == Kernel.SS_E5M2:
         return grid_of_mapped(m, n, Plan.mapped(plan.tokens, 1))
     var grid = grid_of_direct(m, n, plan.tokens, plan.ranks)
-    if shareable(m, n, k, plan).kernel == Kernel.FP8_EVEN:
+    if shareable(m, n, k, plan).is_stream_k():
         grid.x = groups_of(plan.tiles(m, n).num_tiles(), ceildiv(k, ROW_BYTES))
     return grid
 
 
 def grid_of_aligned(m: Int, n: Int, weight_bits: Int, plan: Plan) -> Grid:
     """Returns the grid of `aligned` for C of [m, n] and weights of so many bits."""
-    if plan.kernel == Kernel.ALIGNED:
+    if plan.kernel == Kernel.SS_E4M3_PREPARED:
         return grid_of_mapped(m, n, Plan.mapped(plan.tokens, plan.ranks))
     return grid_of_direct(m, n, plan.tokens, plan.ranks, weight_bits, True)
 
 
 def grid_of(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
     """Returns the grid of a plan for MXFP4 weights."""
-    if plan.kernel == Kernel.FEW:
+    if plan.kernel == Kernel.STREAM:
         var share = ceildiv(k // BLOCK, plan.ranks)
         var shape = Shape(plan.tokens // FRAGMENT_TOKENS, plan.columns // TILE_ROWS, False)
         shape.is_short = share <= SHORT * shape.k_warps()
         return grid_of_few(m, n, plan, shape, share)
-    if plan.kernel == Kernel.MIDDLE:
+    if plan.is_middle():
         return grid_of_middle(m, n, plan)
-    if plan.kernel == Kernel.NUMBERS:
+    if plan.kernel == Kernel.SS_BF16:
         return grid_of_mapped(m, n, Plan.mapped(plan.tokens, plan.ranks))
-    if plan.kernel.wants_bytes():
+    if plan.kernel.operand == OperandType.E5M2:
         return grid_of_fp8(m, n, k, plan)
     return grid_of_many(m, n, k, plan)

@@ -1,71 +1,73 @@
-"""The plan that a product gets, its own or that of a code, and the workspace that Python asks for."""
+"""The plan that a product gets, the table's or a forced one, and the workspace that Python asks for."""
 
 from ...launch.grid import Workspace, larger
 from ...numbers.formats import NO_FORMAT
 from ...problem import Problem
-from ..plan import Kernel, PRESHUFFLED, Plan, takes_formats, takes_operands
+from ..plan import Kernel, OperandType, PRESHUFFLED, Plan, takes_formats, takes_operands
 from .choices import MAX_FEW_ROWS, choice_of_mapped, choice_of_mxfp8, choose
 from .gemm import PLAIN, aligned_takes, fp8_takes, is_kept_bfloat16, mapped_takes
 from .workspace import workspace_of as workspace_of_plan, workspace_of_aligned, workspace_of_mapped
 
 
-def plan_of(problem: Problem, plan_code: Int) -> Plan:
-    """Returns the plan for a problem, that of a code that is not 0, or the portable one."""
-    comptime PORTABLE = Plan.PORTABLE
+def plan_of(problem: Problem, forced: Optional[Plan]) -> Plan:
+    """Returns the plan for a problem: a forced one for its formats, or the table's."""
     var m, n, k = problem.m, problem.n, problem.k
     var left_format, right_format = problem.left.format, problem.right.format
-    if plan_code == materialize[PORTABLE]().code():
-        return PORTABLE
+    if is_portable(forced):
+        return Plan.PORTABLE
     if takes_operands(problem):
-        if plan_code > 0:
-            return Plan.from_code(plan_code)
+        if is_of_mxfp4(forced):
+            return forced.value()
         return choose(m, n, k, fp8_takes(problem), is_kept_bfloat16(problem)).plan
     if mapped_takes(problem):
-        return plan_of_mapped(m, n, k, left_format, right_format, plan_code)
+        return plan_of_mapped(m, n, k, left_format, right_format, forced)
     if aligned_takes(problem):
-        return plan_of_mxfp8(m, n, k, right_format, plan_code)
-    return PORTABLE
+        return plan_of_mxfp8(m, n, k, right_format, forced)
+    return Plan.PORTABLE
 
 
 def plan_of_mapped(
-    m: Int, n: Int, k: Int, left_format: Int, right_format: Int, plan_code: Int
+    m: Int, n: Int, k: Int, left_format: Int, right_format: Int, forced: Optional[Plan]
 ) -> Plan:
-    """Returns the plan for E4M3 rows: that of a code for them, if any."""
-    if plan_code > 0 and Plan.from_code(plan_code).kernel == Kernel.MAPPED:
-        return Plan.from_code(plan_code)
+    """Returns the plan for E4M3 rows: a forced one for them, if any."""
+    if forced and forced.value().kernel == Kernel.SS_E4M3:
+        return forced.value()
     return choice_of_mapped(m, n, k, left_format, right_format).plan
 
 
-def plan_of_mxfp8(m: Int, n: Int, k: Int, right_format: Int, plan_code: Int) -> Plan:
-    """Returns the plan for MXFP8 activations: one that is like that of a code, if any."""
-    if plan_code > 0:
-        var plan = Plan.from_code(plan_code)
-        if plan.kernel == Kernel.ALIGNED:
-            return plan
-        if plan.kernel.wants_bytes():
-            return plan.of_mxfp8()
+def plan_of_mxfp8(m: Int, n: Int, k: Int, right_format: Int, forced: Optional[Plan]) -> Plan:
+    """Returns the plan for MXFP8 activations: a forced one for them, if any."""
+    if forced and forced.value().kernel in (Kernel.RS_E4M3, Kernel.SS_E4M3_PREPARED):
+        return forced.value()
     return choice_of_mxfp8(m, n, k, right_format).plan
 
 
 def workspace_of(
-    m: Int, n: Int, k: Int, left_format: Int, right_format: Int, layout: Int, plan_code: Int = 0
+    m: Int,
+    n: Int,
+    k: Int,
+    left_format: Int,
+    right_format: Int,
+    layout: Int,
+    forced: Optional[Plan] = None,
 ) -> Workspace:
-    """Returns the workspace that a product may want, with the plan of a code that is not 0.
+    """Returns the workspace that a product may want, with a forced plan or the table's.
 
     Only of MXFP8 and float scales, few rows want one. Results are not known here: those
     of float32 have another plan than those of two bytes, and the space is enough for either.
     """
-    if plan_code == materialize[Plan.PORTABLE]().code():
+    if is_portable(forced):
         return Workspace(0, 0)
     if layout == PLAIN and mapped_takes(left_format, right_format):
         return workspace_of_mapped(m, k)
     if aligned_takes(left_format, right_format):
-        var plan = plan_of_mxfp8(m, n, k, right_format, plan_code)
-        return workspace_of_aligned(m, n, k, plan.tokens, plan.kernel == Kernel.ALIGNED)
-    if m <= MAX_FEW_ROWS and plan_code <= 0:
+        var plan = plan_of_mxfp8(m, n, k, right_format, forced)
+        var is_prepared = plan.kernel == Kernel.SS_E4M3_PREPARED
+        return workspace_of_aligned(m, n, k, plan.tokens, is_prepared)
+    if is_of_mxfp4(forced):
+        return workspace_of_plan(m, n, k, forced.value())
+    if m <= MAX_FEW_ROWS:
         return Workspace(0, 0)
-    if plan_code > 0:
-        return workspace_of_plan(m, n, k, Plan.from_code(plan_code))
     var space = workspace_of_plan(m, n, k, choose(m, n, k, False, False).plan)
     if fp8_takes(left_format, k):
         space = larger(space, workspace_of_plan(m, n, k, choose(m, n, k, True, False).plan))
@@ -81,26 +83,36 @@ def asks_for_none(
     left_format: Int,
     right_format: Int,
     layout: Int,
-    plan_code: Int = 0,
+    forced: Optional[Plan] = None,
 ) -> Bool:
     """Says whether nobody asks for a workspace of a product, whatever its addresses and types.
 
     That is where fast kernels for few rows take it, which want none.
     """
-    if not takes(left_format, right_format, layout, plan_code):
+    if not takes(left_format, right_format, layout, forced):
         return False
-    return workspace_of(m, n, k, left_format, right_format, layout, plan_code).num_bytes() == 0
+    return workspace_of(m, n, k, left_format, right_format, layout, forced).num_bytes() == 0
 
 
-def asks_for_none(problem: Problem, plan_code: Int) -> Bool:
+def asks_for_none(problem: Problem, forced: Optional[Plan]) -> Bool:
     """Says so of a problem."""
     var left_format, right_format = problem.left.format, problem.right.format
     return asks_for_none(
-        problem.m, problem.n, problem.k, left_format, right_format, problem.right.layout, plan_code
+        problem.m, problem.n, problem.k, left_format, right_format, problem.right.layout, forced
     )
 
 
-def takes(left_format: Int, right_format: Int, layout: Int, plan_code: Int) -> Bool:
+def takes(left_format: Int, right_format: Int, layout: Int, forced: Optional[Plan]) -> Bool:
     """Says whether the fast kernels for MXFP4 weights are for a product, all addresses aligned."""
-    var is_forced = plan_code == materialize[Plan.PORTABLE]().code()
-    return takes_formats(left_format, right_format) and layout == PRESHUFFLED and not is_forced
+    var is_ours = takes_formats(left_format, right_format) and layout == PRESHUFFLED
+    return is_ours and not is_portable(forced)
+
+
+def is_of_mxfp4(forced: Optional[Plan]) -> Bool:
+    """Says whether a forced plan is for MXFP4 weights; which activations, its launch says."""
+    return forced and forced.value().kernel.operand != OperandType.E4M3
+
+
+def is_portable(forced: Optional[Plan]) -> Bool:
+    """Says whether a forced plan leaves products to the portable kernels."""
+    return forced and forced.value().kernel == Kernel.PORTABLE

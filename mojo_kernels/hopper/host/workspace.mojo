@@ -13,7 +13,7 @@ from std.math import align_up, ceildiv
 from ...launch.grid import Workspace
 from ...simt.host import CHUNK
 from ..layout import BLOCK, TILE_ROWS
-from ..plan import Kernel, MULTIPROCESSORS, Plan
+from ..plan import Kernel, MULTIPROCESSORS, OperandType, Plan
 from ..shapes import COLUMNS, GROUPS, NUMBER_BYTES, ROW_BYTES, marks_of_row, num_steps_of
 
 comptime WIDEST_TILE = 256
@@ -131,9 +131,9 @@ def workspace_of_aligned(m: Int, n: Int, k: Int, tokens: Int, has_weights: Bool)
 
 def workspace_of_fp8(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
     """Returns the workspace of a plan of `fp8`."""
-    var places = BytePlaces.of(m, n, k, plan.tokens, has_weights=plan.kernel == Kernel.FP8)
+    var places = BytePlaces.of(m, n, k, plan.tokens, has_weights=plan.kernel == Kernel.SS_E5M2)
     var end = places.end_of_blocks(m, k)
-    if plan.kernel == Kernel.FP8_EVEN:
+    if plan.is_stream_k():
         var tiles = plan.tiles(m, n).num_tiles()
         end = align_up(end, PADDED) + meetings_bytes(plan.tokens, tiles)
     return Workspace(0, end)
@@ -147,7 +147,7 @@ def may_share(tiles: Int, num_steps: Int) -> Bool:
 def is_shared(m: Int, n: Int, k: Int, plan: Plan) -> Bool:
     """Says whether a plan of `many` has even shares, and the stages are few enough for them."""
     var num_steps = Int(num_steps_of(UInt32(k)))
-    return plan.kernel == Kernel.MANY_EVEN and may_share(plan.tiles(m, n).num_tiles(), num_steps)
+    return plan.is_stream_k() and may_share(plan.tiles(m, n).num_tiles(), num_steps)
 
 
 def workspace_of_many(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
@@ -160,13 +160,13 @@ def workspace_of_many(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
 
 def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
     """Returns the workspace that a plan for MXFP4 weights wants."""
-    if plan.kernel == Kernel.FEW:
+    if plan.kernel == Kernel.STREAM:
         return Workspace(0, 0)
-    if plan.kernel.wants_bytes():
+    if plan.kernel.operand == OperandType.E5M2:
         return workspace_of_fp8(m, n, k, plan)
-    if plan.kernel == Kernel.NUMBERS:
+    if plan.kernel == Kernel.SS_BF16:
         return workspace_of_numbers(n, k)
-    if plan.kernel == Kernel.MIDDLE:
+    if plan.is_middle():
         return Workspace(0, expanded_bytes(m, k))
     return workspace_of_many(m, n, k, plan)
 

@@ -12,6 +12,7 @@ the extension module of its architecture built or found, at its first launch.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -38,8 +39,10 @@ _LEFT_FORMAT, _RIGHT_FORMAT, _LAYOUT, _N = map(
 
 MAX_ANSWERS = 4096
 """Products whose workspaces are remembered."""
-PORTABLE = 1 << 22
-"""The plan that leaves products to the portable kernels, see `hopper/plan.mojo`."""
+PLAN = "MX_KERNELS_CUDA_PLAN"
+"""Names a plan for all products of this process: for tuning, see `hopper/plan.mojo`."""
+PORTABLE = "portable"
+"""The plan that leaves products to the portable kernels."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class _Device:
 
     native: ModuleType
     handle: int
-    workspace_bytes: Callable[[tuple[int, ...]], int]
+    workspace_bytes: Callable[[tuple[int | str, ...]], int]
     """Says how many bytes a product wants: of sizes, formats, layout, plan; remembers answers."""
 
 
@@ -56,12 +59,12 @@ class Cuda:
     """Launches kernels on any CUDA device of this process.
 
     Attributes:
-        plan: how products are cut, a code of `hopper/plan.mojo`; 0 leaves it to the table. For
-            tests and tuning.
+        plan: how products are computed on Hopper, a text of `hopper/plan.mojo`; "" leaves it to the
+            table. For tests and tuning.
     """
 
     def __init__(self):
-        self.plan = 0
+        self.plan = os.environ.get(PLAN, "")
         self._lock = _native.LoadLock()
         self._modules: dict[str, ModuleType] = {}
         self._devices: dict[int, _Device] = {}
@@ -89,9 +92,13 @@ class Cuda:
         device = self._devices.get(index) or self._open(index)
         plan = self.plan
         formats = arguments[_LEFT_FORMAT], arguments[_RIGHT_FORMAT]
-        num_bytes = device.workspace_bytes(
-            (m, arguments[_N], k) + formats + (arguments[_LAYOUT], plan)
-        )
+        question = (m, arguments[_N], k) + formats + (arguments[_LAYOUT], plan)
+        try:
+            num_bytes = device.workspace_bytes(question)
+        except Exception as error:
+            # A text that is no plan: nothing else can be wrong with a question.
+            named = f"{PLAN}: " if plan == os.environ.get(PLAN) else ""
+            raise ValueError(f"{named}{error}") from None
         multiply, handle = device.native.multiply, device.handle
 
         def launch(arguments: tuple[int, ...]) -> None:
