@@ -41,6 +41,9 @@ def pytest_configure(config):
     if config.option.minutes and not hasattr(config.option, "end"):
         # Processes of pytest-xdist get the options of the first one.
         config.option.end = time.time() + 60 * config.option.minutes
+    if config.option.minutes:
+        # A build may take longer than all tests: none begins in the second half.
+        artefacts.Running.builds_end = config.option.end - 60 * config.option.minutes / 2
     if config.option.portable:
         CUDA.plan = PORTABLE
 

@@ -284,6 +284,8 @@ class Running:
     test: pytest.Item | None = None
     is_collecting = True
     """Whether no test has begun yet; modules of tests load nothing that is compiled."""
+    builds_end: float | None = None
+    """When a run of limited time begins no build any more, in seconds since 1970."""
 
 
 def refuse_others() -> None:
@@ -307,6 +309,8 @@ def refuse_others() -> None:
                 f"{self.doing}: {test.nodeid} needs {self.key}/{self.file_name}, which "
                 "tests/artefacts does not list"
             )
+        if Running.builds_end and not is_allowed and time.time() > Running.builds_end:
+            pytest.skip(f"left to `make test-nightly`: too late to make {self.key}")
         make(self, target)
 
     Build._make, Build.find_or_make = make_listed, find_for_tests

@@ -24,11 +24,11 @@ def test_after(index): pass
 def run(folder, *options):
     """Runs `TESTS` with the plugin; returns the exit status and what was printed."""
     (folder / "test_it.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", "tests.watchdog", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-p", "xdist.plugin", "-p", "tests.watchdog"]
     done = subprocess.run(
         [*command, *options, "test_it.py"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
