@@ -6,6 +6,8 @@ something changes none: rows, threads, layouts, strides, addresses. That the ins
 agree is in `cpu/test_levels.py`, that a MAX graph does in `max_graph/test_ops.py`.
 """
 
+from functools import cache
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -92,6 +94,15 @@ def test_the_identity_times_weights_is_those_weights(rng, n, k, format, layout):
         assert_bitwise_equal(values_of(got) + 0.0, expected + 0.0)
 
 
+@cache
+def bfloat16s_under_scales():
+    """Returns every bfloat16 times every scale, as float32."""
+    scales = oracle.decode_e8m0(np.arange(256, dtype=np.uint8))
+    with np.errstate(invalid="ignore"):
+        exact = every_value("bfloat16")[:, None] * scales
+    return oracle.round_to(exact, "float32").astype(np.float32)
+
+
 @pytest.mark.parametrize("layout", tiered(LAYOUTS, first=["plain"]))
 @every_format
 def test_every_bfloat16_times_every_scale_is_exact(format, layout):
@@ -104,10 +115,7 @@ def test_every_bfloat16_times_every_scale_is_exact(format, layout):
     scales = np.arange(256, dtype=np.uint8)[:, None]
     weights = mx_tensor(pack(code_of(one, format), format), scales, layout, format)
     got = linear(torch_of(x, "bfloat16"), weights, out_dtype="float32").numpy()
-    with np.errstate(invalid="ignore"):
-        exact = values[:, None] * oracle.decode_e8m0(scales).T
-    expected = oracle.round_to(exact, "float32").astype(np.float32)
-    assert_bitwise_equal(got + np.float32(0), expected + np.float32(0))
+    assert_bitwise_equal(got + np.float32(0), bfloat16s_under_scales() + np.float32(0))
 
 
 @every_layout
