@@ -42,6 +42,12 @@ def pytest_runtest_protocol(item):
         return (yield)
 
 
+def pytest_enter_pdb():
+    # Who debugs takes as long as it takes.
+    faulthandler.cancel_dump_traceback_later()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 class Limit:
     """How long this process may take for what it is at."""
 
