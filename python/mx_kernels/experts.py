@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from mx_kernels._core import calls, expert_ops
+from mx_kernels._core import expert_ops, products
 from mx_kernels._core.arrays import Array, float_code, show, tensor_over, watched
 from mx_kernels._core.checks import (
     check_biases,
@@ -78,13 +78,19 @@ def grouped_linear(
         ValueError: if shapes or devices do not fit together, or if, on the CPU, a size is negative
             or the sizes are more than the rows of x.
     """
+    given = "grouped_linear", rounding, out_dtype, activations
+    if not is_compiling() and type(x) is Tensor and type(w) is MXTensor:
+        out = products.repeat(given, x, w, None, (group_sizes, bias))
+        if out is not None:
+            return out
     is_numpy = isinstance(x, np.ndarray)
     x, group_sizes, bias = map(_tensor_of, (x, group_sizes, bias))
     if not is_compiling():
         mode = check_grouped(x, w, group_sizes, bias, rounding, activations)
         code = None if out_dtype is None else float_code(out_dtype, "out_dtype")
         if is_numpy or not watched(x, w.codes, w.scales, group_sizes, bias):
-            out = calls.grouped_linear(x, w, group_sizes, bias, mode, code)
+            rules = None if is_numpy else given
+            out = products.grouped_linear(x, w, group_sizes, bias, mode, code, rules)
             return _array_of(out) if is_numpy else out
     call = _OPS.grouped_linear if is_compiling() else expert_ops.GroupedLinear.apply
     rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w)
@@ -149,18 +155,26 @@ def moe(
         ValueError: if shapes or devices do not fit together, a name is unknown, limit or alpha is
             not positive, or, on the CPU, an id is that of no expert.
     """
+    weights = w_gate_up, w_down
+    numbers = type(limit), type(alpha), limit, alpha
+    given = "moe", activation, *numbers, rounding, out_dtype, activations
+    are_tensors = type(x) is Tensor and type(w_gate_up) is type(w_down) is MXTensor
+    if are_tensors and not is_compiling():
+        others = expert_ids, expert_weights, bias_gate_up, bias_down
+        out = products.repeat(given, x, w_gate_up, w_down, others)
+        if out is not None:
+            return out
     is_numpy = isinstance(x, np.ndarray)
     arrays = x, expert_ids, expert_weights, bias_gate_up, bias_down
     x, expert_ids, expert_weights, *biases = map(_tensor_of, arrays)
     if not is_compiling():
         routing, gate = (expert_ids, expert_weights), (activation, limit, alpha)
-        rules = biases, gate, rounding, activations
-        mode, gate = check_moe(x, w_gate_up, w_down, *routing, *rules)
+        mode, gate = check_moe(x, *weights, *routing, biases, gate, rounding, activations)
         dtype = None if out_dtype is None else float_code(out_dtype, "out_dtype")
-        weights = w_gate_up, w_down
         bytes_of = (part for w in weights for part in (w.codes, w.scales))
         if is_numpy or not watched(x, *bytes_of, *routing, *biases):
-            out = calls.moe(x, weights, *routing, biases, gate, mode, dtype)
+            rules = None if is_numpy else given
+            out = products.moe(x, weights, *routing, biases, gate, mode, dtype, rules)
             return _array_of(out) if is_numpy else out
     call = _OPS.moe if is_compiling() else expert_ops.Moe.apply
     parts = *expert_ops.parts_of(w_gate_up, "w_gate_up"), *expert_ops.parts_of(w_down, "w_down")

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mx_kernels._core import levels
-from mx_kernels._core.calls import question
 from mx_kernels._core.checks import check_gate, check_mode, format_named
 from mx_kernels._core.facts import (
     DEFAULT_FORMAT,
@@ -27,6 +26,7 @@ from mx_kernels._core.facts import (
     unsupported,
 )
 from mx_kernels._core.native import gpu_plans
+from mx_kernels._core.products import question
 from mx_kernels._core.protocol import ENCODED, KEPT
 
 OPS = ("linear", "matmul")

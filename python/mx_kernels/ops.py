@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from mx_kernels._core import calls, torch_ops
+from mx_kernels._core import calls, products, torch_ops
 from mx_kernels._core.arrays import Array, float_code, intercepted, torch_dtype, watched
 from mx_kernels._core.checks import (
     check_linear,
@@ -26,7 +26,6 @@ from mx_kernels._core.checks import (
     check_quantize,
 )
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for, facts
-from mx_kernels._core.repeats import remember, repeat
 from mx_kernels.tensor import MXTensor
 
 _OPS = torch.ops.mx_kernels
@@ -145,7 +144,7 @@ def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Tensor | Non
     is_common = check_matmul(a, b, bias)
     code = float_code(out_dtype, "out_dtype")
     if (is_common and not intercepted()) or not watched(a.codes, a.scales, b.codes, b.scales, bias):
-        return calls.matmul(a, b, bias, code)
+        return products.codes_by_codes(a, b, bias, code)
     parts = (*_matmul_parts(a, b), bias)
     return torch_ops.Matmul.apply(*parts, facts().torch_dtypes[code])
 
@@ -194,19 +193,15 @@ def linear(
         return _OPS.linear(x, *_parts(w), bias, *rules)
     given = rounding, out_dtype, activations
     if type(x) is Tensor and type(w) is MXTensor:
-        out = repeat(x, w, bias, given)
+        out = products.repeat(given, x, w, None, () if bias is None else (bias,))
         if out is not None:
             return out
-    mode, is_common = check_linear(x, w, bias, rounding, activations)
+    mode, is_common, is_watched = check_linear(x, w, bias, rounding, activations)
     code = None if out_dtype is None else float_code(out_dtype, "out_dtype")
-    if is_common and not intercepted():
-        out, call = calls.linear(x, w, bias, mode, code)
-        remember(x, w, bias, given, out=out, call=call)
-        return out
-    if not (isinstance(x, Tensor) and watched(x, w.codes, w.scales, bias)):
-        return calls.linear(x, w, bias, mode, code)[0]
-    rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w)
-    return torch_ops.Linear.apply(x, *_parts(w), bias, *rules)
+    if not is_watched:
+        return products.floats_by_codes(x, w, bias, mode, code, given if is_common else None)
+    dtype = x.dtype if code is None else facts().torch_dtypes[code]
+    return torch_ops.Linear.apply(x, *_parts(w), bias, rounding, dtype, _chosen(activations, w))
 
 
 def _parts(w: MXTensor) -> tuple:

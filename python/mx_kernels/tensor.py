@@ -78,9 +78,9 @@ class MXTensor(Tensor):
     _native: tuple[int, int]
     """The codes of format and layout in the extension's tables."""
     _checked: tuple[torch.Size, int, int] | None
-    """What `_is_common_on` compares with; None where that does not apply."""
+    """What `_common_device` compares with; None where that does not apply."""
     _repeats: dict[torch.Size, tuple]
-    """Calls of `linear` with these weights, by the activations' shape: see `_core.repeats`."""
+    """Calls of products with these weights, by the activations' shape: see `_core.products`."""
     _writes: list[int]
     """Counts the writes to a tensor, with all its views in one list."""
     _copied_at: int | None
@@ -369,22 +369,23 @@ class MXTensor(Tensor):
 
     # What keeps a kernel from memory that is not there.
 
-    def _is_common_on(self, device: int) -> bool:
-        """Says whether the arrays are plain tensors in memory, still what they were.
+    def _common_device(self) -> int | None:
+        """Returns where the arrays are, if they are plain tensors in memory, still what they were.
 
-        `device` is the number of a CUDA device, -1 for the CPU.
+        The number of a CUDA device, -1 for the CPU.
         """
         known, codes, scales = self._checked, self._codes, self._scales
-        return (
+        if (
             known is not None
             and codes.shape == known[0]
             and scales.numel() == known[1]
-            and codes.get_device() == device
-            and scales.get_device() == device
+            and (device := codes.get_device()) == scales.get_device()
             and codes.is_contiguous()
             and scales.is_contiguous()
             and self._copied_at is None
-        )
+        ):
+            return device
+        return None
 
     def _check(self, name: str) -> None:
         """Raises if the arrays were resized or swapped behind the tensor's back.
@@ -394,7 +395,7 @@ class MXTensor(Tensor):
                 kernels.
         """
         codes, scales = self._codes, self._scales
-        if self._checked is not None and self._is_common_on(codes.get_device()):
+        if self._common_device() is not None:
             return
         if torch.compiler.is_compiling():
             return
@@ -422,7 +423,7 @@ class MXTensor(Tensor):
             )
 
     def _measure(self) -> tuple[torch.Size, int, int] | None:
-        """What `_is_common_on` compares with, None but for plain tensors in memory.
+        """What `_common_device` compares with, None but for plain tensors in memory.
 
         The shape of the codes, the number of scales, and the rows that they were found to have.
         """

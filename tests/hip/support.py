@@ -23,7 +23,7 @@ import torch
 import gfx950
 from gfx950.isa import disassembly
 from gfx950.isa.code_object import CodeObject
-from mx_kernels._core import devices, hip
+from mx_kernels._core import arrays, devices, hip
 from tests.hip import code_object
 
 SOURCE = Path(__file__).with_name("stand_in.c")
@@ -133,7 +133,7 @@ class StandIn:
         )
         monkeypatch.setattr(devices, "CPU", hip.Rocm())
         # No number: so that torch is not asked for memory of a device that it does not have.
-        monkeypatch.setattr(devices, "current_device", lambda: None)
+        monkeypatch.setattr(arrays, "current_device", lambda: None)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
         monkeypatch.setattr(torch.Tensor, "get_device", lambda _: self.tensor_device)
         address_of = torch.Tensor.data_ptr

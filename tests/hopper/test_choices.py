@@ -15,8 +15,8 @@ import torch
 import mx_kernels as mx
 from bench import cuda_fit, cuda_tune
 from cases import E4M3_FORMATS
-from mx_kernels._core import calls as _calls
 from mx_kernels._core import cuda as _cuda
+from mx_kernels._core import products as _products
 from mx_kernels._core.facts import KEPT_FLOATS, facts
 from mx_kernels._core.native import gpu_plans
 
@@ -350,7 +350,7 @@ def test_the_module_of_the_device_is_asked_what_memory_each_product_wants(monkey
         (1, 8, 9, 300), (32, 256, 288),
     ):  # fmt: skip
         mode = facts().modes[left, "even"]
-        call = _calls.question((m, 64, k), mode, right, layout)
+        call = _products.question((m, 64, k), mode, right, layout)
         cuda.multiply(call, torch.empty(0), m, k)
         question = (m, 64, k, mode.format, right.code, layout.code, plan)
         num_bytes = sum(question[:-1]) % 3

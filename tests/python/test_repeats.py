@@ -1,4 +1,4 @@
-"""A call of `linear` that is like one before gives what the long way gives, and only such a call.
+"""A product that is like one before gives what the long way gives, and only such a one.
 
 Whatever differs from the remembered call, in its arguments or behind them, has to be noticed: each
 case makes a call, changes one thing, calls again, and compares with weights that remember nothing.
@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mx_kernels as mx
-from mx_kernels._core.repeats import MAX_SHAPES
+from mx_kernels._core.products import MAX_SHAPES
 
 M, N, K = 3, 40, 96
 
@@ -182,3 +182,146 @@ def test_copies_and_files_do_not_carry_what_is_remembered(given, tmp_path):
     for copy in (loaded, given["w"].clone(), given["w"].detach()):
         assert not copy._repeats
         check(given | {"w": copy})
+
+
+# Experts
+
+E, SLOTS, INNER = 3, 2, 32
+BF16 = torch.bfloat16
+
+
+def layer():
+    torch.manual_seed(8)
+    return {
+        "x": torch.randn(M, K, dtype=BF16),
+        "w_gate_up": mx.quantize(torch.randn(E, 2 * INNER, K)).preshuffle(),
+        "w_down": mx.quantize(torch.randn(E, K, INNER)).preshuffle(),
+        "expert_ids": torch.randint(0, E, (M, SLOTS)),
+        "expert_weights": torch.rand(M, SLOTS),
+    }
+
+
+def groups():
+    torch.manual_seed(9)
+    w = mx.quantize(torch.randn(E, N, K)).preshuffle()
+    sizes = torch.tensor([2, 0, 1], dtype=torch.int32)
+    return {"x": torch.randn(M, K, dtype=BF16), "w": w, "group_sizes": sizes}
+
+
+ANY_EXPERTS = {
+    "the same": lambda g: {},
+    "numbers": lambda g: {"x": torch.randn(M, K, dtype=BF16)},
+    "dtype": lambda g: {"x": torch.randn(M, K)},
+    "strides": lambda g: {"x": torch.randn(M, 2 * K, dtype=BF16)[:, :K]},
+    "negated": lambda g: {"x": torch._neg_view(g["x"])},
+    "NumPy": lambda g: {"x": g["x"].float().numpy()},
+    "rounding": lambda g: {"rounding": "ceil"},
+    "activations": lambda g: {"activations": "bf16"},
+    "result": lambda g: {"out_dtype": "float32"},
+}
+EXPERTS = {
+    mx.moe: (layer, {
+        "rows": lambda g: {"x": g["x"][:2], "expert_ids": g["expert_ids"][:2],
+                           "expert_weights": g["expert_weights"][:2]},
+        "slots": lambda g: {"expert_ids": g["expert_ids"][:, :1].contiguous(),
+                            "expert_weights": g["expert_weights"][:, :1].contiguous()},
+        "ids": lambda g: {"expert_ids": torch.tensor([[-1, 0], [2, 2], [1, -1]])},
+        "dtype of ids": lambda g: {"expert_ids": g["expert_ids"].int()},
+        "strides of ids": lambda g: {"expert_ids": g["expert_ids"].T.contiguous().T},
+        "dtype of weights": lambda g: {"expert_weights": g["expert_weights"].bfloat16()},
+        "bias": lambda g: {"bias_down": torch.randn(E, K, dtype=BF16)},
+        "biases": lambda g: {"bias_down": torch.randn(E, K), "bias_gate_up": torch.randn(E, 64)},
+        "second weights": lambda g: {"w_down": mx.quantize(torch.randn(E, K, INNER))},
+        "activation": lambda g: {"activation": "silu"},
+        "limit": lambda g: {"limit": 1.0},
+        "alpha": lambda g: {"alpha": 1.0},
+    }),
+    mx.grouped_linear: (groups, {
+        "rows": lambda g: {"x": torch.randn(M + 1, K, dtype=BF16)},
+        "sizes": lambda g: {"group_sizes": torch.tensor([0, 1, 1], dtype=torch.int32)},
+        "strides of sizes": lambda g: {"group_sizes": torch.ones(2 * E, dtype=torch.int32)[::2]},
+        "bias": lambda g: {"bias": torch.randn(E, N, dtype=BF16)},
+    }),
+}  # fmt: skip
+REFUSED = {
+    mx.moe: (
+        {"expert_ids": torch.full((M, SLOTS), E)},
+        {"expert_ids": torch.zeros(M, SLOTS)},
+        {"limit": True},
+        {"limit": -1.0},
+        {"activation": "gelu"},
+        {"expert_weights": torch.rand(M, SLOTS + 1)},
+        {"bias_down": torch.zeros(E, K + 1)},
+        {"x": torch.randn(M, K).int()},
+        {"w_down": None},
+    ),
+    mx.grouped_linear: (
+        {"group_sizes": torch.tensor([M, 1, 0], dtype=torch.int32)},
+        {"group_sizes": torch.tensor([-1, 1, 0], dtype=torch.int32)},
+        {"group_sizes": torch.ones(E)},
+        {"bias": torch.zeros(E, N + 1)},
+        {"activations": "mxfp6"},
+    ),
+}
+CASES = [(f, name) for f, (_, other) in EXPERTS.items() for name in ANY_EXPERTS | other]
+
+
+def without_memory(given):
+    """The same arguments, with weights that remember nothing."""
+    return {n: fresh(v) if isinstance(v, mx.MXTensor) else v for n, v in given.items()}
+
+
+def asserted_equal(function, given):
+    wanted = function(**without_memory(given))
+    for _ in range(2):
+        got = function(**given)
+        assert got.dtype == wanted.dtype
+        assert bits(torch.as_tensor(got)).equal(bits(torch.as_tensor(wanted)))
+
+
+@pytest.mark.parametrize(("function", "then"), CASES, ids=lambda v: getattr(v, "__name__", v))
+def test_experts_that_differ_are_computed_as_they_are(function, then):
+    make, other = EXPERTS[function]
+    before = make()
+    for first in ({}, other["bias"](before)):
+        given = before | first
+        asserted_equal(function, given)
+        (weights,) = (w for w in given.values() if getattr(w, "_repeats", None))
+        after = given | (ANY_EXPERTS | other)[then](given)
+        asserted_equal(function, after)
+        asserted_equal(function, given)
+        assert weights._repeats
+
+
+@pytest.mark.parametrize("function", EXPERTS, ids=lambda f: f.__name__)
+def test_experts_refuse_bad_arguments_in_the_same_words(function):
+    given = EXPERTS[function][0]()
+    if function is mx.moe:
+        given["limit"] = 1.0
+    asserted_equal(function, given)
+    for bad in REFUSED[function]:
+        words = []
+        for call in (without_memory(given), given):
+            with pytest.raises((TypeError, ValueError)) as error:
+                function(**call | bad)
+            words.append(str(error.value))
+        assert words[0] == words[1]
+
+
+@pytest.mark.parametrize("function", EXPERTS, ids=lambda f: f.__name__)
+def test_gradients_and_who_watches_see_experts(function):
+    given = EXPERTS[function][0]()
+    asserted_equal(function, given)
+    x = given["x"].clone().requires_grad_()
+    function(**given | {"x": x}).sum().backward()
+    assert x.grad.abs().sum() > 0
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        function(**given)
+    assert any("mx_kernels" in name for name in seen)

@@ -22,9 +22,11 @@ from mx_kernels._core.arrays import (
     check_same_kind,
     check_together,
     dtype_name,
+    intercepted,
     is_common,
     kind_of,
     show,
+    watched,
 )
 from mx_kernels._core.facts import (
     DEFAULT_ALPHA,
@@ -85,17 +87,17 @@ def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, b
 
 def check_linear(
     x: Array, w: MXTensor, bias: Array | None, rounding: str, activations: str | None
-) -> tuple[Mode, bool]:
+) -> tuple[Mode, bool, bool]:
     """Checks the arguments of `linear` but for the result's dtype.
 
     Returns:
-        What x becomes, and whether all `is_common`.
+        What x becomes, whether all `is_common`, and whether the call is `watched`.
     """
     table = _facts._facts or facts()
     if (
         type(w) is MXTensor
         and is_common(x, table.dtype_codes)
-        and w._is_common_on(device := x.get_device())
+        and (device := w._common_device()) == x.get_device()
         and len(w._checked[0]) == 2
         and (shape := x.shape)
         and shape[-1] == w._k
@@ -103,7 +105,7 @@ def check_linear(
     ):
         try:
             chosen = activations_for(w.device, w._format) if activations is None else activations
-            return table.modes[chosen, rounding], True
+            return table.modes[chosen, rounding], True, intercepted()
         except (KeyError, TypeError):
             pass
     if isinstance(x, MXTensor):
@@ -114,12 +116,13 @@ def check_linear(
     check_weights(w, "w")
     mode = _mode_on(w, activations, rounding)
     check_together("x", x, "w", w.codes)
-    if x.shape[-1] != w._k:
-        raise _disagreement("x", x.shape, "w", w)
     if bias is not None:
         check_bias(bias, w)
         check_same_kind("bias", bias, "x", x)
-    return mode, False
+    is_watched = isinstance(x, torch.Tensor) and watched(x, w.codes, w.scales, bias)
+    if x.shape[-1] != w._k:
+        raise _disagreement("x", x.shape, "w", w)
+    return mode, False, is_watched
 
 
 def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
@@ -131,8 +134,8 @@ def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
     if (
         type(a) is MXTensor
         and type(b) is MXTensor
-        and b._is_common_on(device := b._codes.get_device() if b._checked else None)
-        and a._is_common_on(device)
+        and (device := b._common_device()) is not None
+        and device == a._common_device()
         and len(b._checked[0]) == 2
         and a._layout == _facts._facts.plain.name
         and a._k == b._k

@@ -33,9 +33,10 @@ current_device, _current_stream, _allocate, _free = (
         "cudaCachingAllocator_raw_delete",
     )
 )
-_LEFT_FORMAT, _RIGHT_FORMAT, _LAYOUT, _N = map(
-    MULTIPLY.at, ("left.format", "right.format", "right.layout", "sizes.n")
+_LEFT_FORMAT, _RIGHT_FORMAT, _LAYOUT = map(
+    MULTIPLY.at, ("left.format", "right.format", "right.layout")
 )
+_SIZES = MULTIPLY.part("sizes")
 
 MAX_ANSWERS = 4096
 """Products whose workspaces are remembered."""
@@ -83,16 +84,18 @@ class Cuda:
 
     def multiply(self, arguments: tuple[int, ...], out: Tensor, m: int, k: int) -> None:
         """Launches a product of `m` rows of activations of length `k`, which writes `out`."""
-        self.prepared(arguments, out.get_device(), m, k)(arguments)
+        self.prepared("multiply", arguments, out.get_device())(arguments, out)
 
     def prepared(
-        self, arguments: tuple[int, ...], index: int, m: int, k: int
-    ) -> Callable[[tuple[int, ...]], None]:
-        """Returns what launches such products on a device, wherever their memory is."""
+        self, operation: str, arguments: tuple[int, ...], index: int
+    ) -> Callable[[tuple[int, ...], Tensor], None]:
+        """Returns what launches such calls on a device, wherever their memory is."""
+        if operation != "multiply":
+            return functools.partial(self.launch, operation)
         device = self._devices.get(index) or self._open(index)
         plan = self.plan
         formats = arguments[_LEFT_FORMAT], arguments[_RIGHT_FORMAT]
-        question = (m, arguments[_N], k) + formats + (arguments[_LAYOUT], plan)
+        question = arguments[_SIZES] + formats + (arguments[_LAYOUT], plan)
         try:
             num_bytes = device.workspace_bytes(question)
         except Exception as error:
@@ -101,9 +104,9 @@ class Cuda:
             raise ValueError(f"{named}{error}") from None
         multiply, handle = device.native.multiply, device.handle
 
-        def launch(arguments: tuple[int, ...]) -> None:
+        def launch(arguments: tuple[int, ...], out: Tensor) -> None:
             if self.plan != plan:
-                self.prepared(arguments, index, m, k)(arguments)
+                self.prepared(operation, arguments, index)(arguments, out)
                 return
             stream = _current_stream(index)
             if not num_bytes:
@@ -111,7 +114,7 @@ class Cuda:
                 return
             if index != current_device():
                 with torch.cuda.device(index):
-                    launch(arguments)
+                    launch(arguments, out)
                 return
             # Torch's own memory, in the order of the stream; a tensor would take three times as
             # long.

@@ -1,4 +1,4 @@
-"""Who computes, and where results lie: the device of an array, and memory there.
+"""Who computes: the extension module of the device that an array lies on.
 
 A launcher takes a call as `calls` writes it, the integers that an operation wants of every
 device, and adds what its own device wants: the thread team of the CPU, a stream and a workspace
@@ -14,20 +14,18 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, get_num_threads
-from torch._C._dynamo.guards import _empty_strided_cpu, _empty_strided_cuda
 
 from mx_kernels._core import facts as _facts
-from mx_kernels._core.arrays import PLAIN_TENSORS, Array, address_of
-from mx_kernels._core.cuda import CUDA, current_device
-from mx_kernels._core.facts import Format, facts
+from mx_kernels._core.arrays import Array
+from mx_kernels._core.cuda import CUDA
+from mx_kernels._core.facts import facts
 from mx_kernels._core.hip import ROCM
 
-_BYTES = torch.uint8
 LARGE_PAGE = 2 << 20
 MADV_HUGEPAGE = 14
 """Of Linux, on every architecture that torch runs on."""
@@ -52,11 +50,12 @@ class Launcher(Protocol):
         """
 
     def prepared(
-        self, arguments: tuple[int, ...], index: int, m: int, k: int
-    ) -> Callable[[tuple[int, ...]], None] | None:
-        """Returns what launches products like one, whose memory may be elsewhere, once more.
+        self, operation: str, arguments: tuple[int, ...], index: int
+    ) -> Callable[[tuple[int, ...], Tensor], bool | None] | None:
+        """Returns what launches calls like one, whose memory may be elsewhere, once more.
 
-        `index` is the number of the device. None if it has to be found out anew each time.
+        It takes a call and its result. `index` is the number of the device. None if all has to be
+        found out anew each time.
         """
 
     def wants_bfloat16(self, rows: int) -> bool:
@@ -76,11 +75,6 @@ _OUT_OF_MEMORY = "out of memory"
 """How the error of the extension module begins whose working memory cannot be had."""
 
 
-def _as_python_says(error: Exception) -> Exception:
-    """Returns the error of an extension module, which knows one kind only, as Python calls it."""
-    return MemoryError(str(error)) if str(error).startswith(_OUT_OF_MEMORY) else error
-
-
 class _Cpu:
     """Launches on the CPU, on the thread team of the caller.
 
@@ -89,36 +83,25 @@ class _Cpu:
     """
 
     def launch(self, operation, arguments, out):
-        table = _facts._facts or facts()
-        threads = get_num_threads()
-        team = table.team if threads > 1 else 0
-        try:
-            return getattr(table.native, operation)((*arguments, team, threads))
-        except Exception as error:
-            raise _as_python_says(error) from None
+        return self._run(getattr((_facts._facts or facts()).native, operation), arguments)
 
     def multiply(self, arguments, out, m, k):
-        table, threads = _facts._facts, get_num_threads()
-        # Added, not unpacked: see `calls`.
-        team = table.team if threads > 1 else 0, threads
+        self._run(_facts._facts.native.multiply, arguments)
+
+    def prepared(self, operation, arguments, index):
+        return partial(self._run, getattr(_facts._facts.native, operation))
+
+    @staticmethod
+    def _run(function, arguments, out=None):
+        """Calls a function of the extension module, whose errors are of one kind only."""
+        threads = get_num_threads()
+        # Added, not unpacked: that takes half the time.
+        team = _facts._facts.team if threads > 1 else 0, threads
         try:
-            table.native.multiply(arguments + team)
+            return function(arguments + team)
         except Exception as error:
-            raise _as_python_says(error) from None
-
-    def prepared(self, arguments, index, m, k):
-        table = _facts._facts
-        multiply = table.native.multiply
-
-        def launch(arguments):
-            threads = get_num_threads()
-            team = table.team if threads > 1 else 0, threads
-            try:
-                multiply(arguments + team)
-            except Exception as error:
-                raise _as_python_says(error) from None
-
-        return launch
+            is_memory = str(error).startswith(_OUT_OF_MEMORY)
+            raise (MemoryError(str(error)) if is_memory else error) from None
 
     def wants_bfloat16(self, rows):
         return False
@@ -135,44 +118,6 @@ def launcher_of(array: Array) -> Launcher:
     if not (isinstance(array, Tensor) and array.is_cuda):
         return CPU
     return ROCM if torch.version.hip else CUDA
-
-
-def empty_scales(like: Array, shape: tuple[int, ...], fmt: Format) -> tuple[Tensor, int]:
-    """Allocates scales of a format where `like` lies; returns their address, too."""
-    if not fmt.has_float_scales:
-        scales, address, _ = empty(like, shape)
-        return scales, address
-    scales, address, _ = empty(like, (*shape[:-1], shape[-1] * fmt.scale_bytes))
-    return scales.view(fmt.scale_dtype), address
-
-
-def empty(
-    like: Array, shape: tuple[int, ...], dtype: int | None = None
-) -> tuple[Array, int, Launcher]:
-    """Allocates floats of a dtype, of the kind of `like`, or bytes, torch's, where `like` lies.
-
-    Matrices come from the functions that torch's own compiler calls for its allocations, in a
-    fifth of the time of `new_empty`.
-
-    Returns:
-        The array, its address, and who computes there.
-    """
-    torch_dtype = _BYTES if dtype is None else (_facts._facts or facts()).torch_dtypes[dtype]
-    if len(shape) == 2 and type(like) in PLAIN_TENSORS:
-        if like.is_cpu:
-            out = _empty_strided_cpu(shape, (shape[1], 1), torch_dtype)
-            return out, out.data_ptr(), CPU
-        if like.is_cuda and like.get_device() == current_device():
-            out = _empty_strided_cuda(shape, (shape[1], 1), torch_dtype)
-            return out, out.data_ptr(), launcher_of(out)
-    if dtype is None and not isinstance(like, Tensor):
-        out = torch.empty(shape, dtype=_BYTES, device="cpu")
-        return out, out.data_ptr(), CPU
-    if isinstance(like, Tensor):
-        out = like.new_empty(shape, dtype=torch_dtype)
-        return out, out.data_ptr(), launcher_of(out)
-    out = np.empty(shape, facts().numpy_dtype(list(facts().dtypes)[dtype]))
-    return out, address_of(out), CPU
 
 
 def ask_for_large_pages(address: int, num_bytes: int) -> None:

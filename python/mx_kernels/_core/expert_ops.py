@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mx_kernels._core import calls, checks
+from mx_kernels._core import checks, products
 from mx_kernels._core.arrays import float_code
 from mx_kernels._core.torch_ops import define, weights_of
 from mx_kernels.tensor import MXTensor
@@ -47,7 +47,7 @@ def _dense(codes, scales, format, layout, n, expert: int) -> Tensor:
 
 
 def _grouped_arguments(x, *rest):
-    """Checks a call; returns what `calls` takes."""
+    """Checks a call; returns what `products` takes."""
     parts, (sizes, bias, rounding, out_dtype, activations) = rest[:5], rest[5:]
     w = weights_of(*parts)
     mode = checks.check_grouped(x, w, sizes, bias, rounding, activations)
@@ -55,7 +55,7 @@ def _grouped_arguments(x, *rest):
 
 
 def _grouped(*args):
-    return calls.grouped_linear(*_grouped_arguments(*args))
+    return products.grouped_linear(*_grouped_arguments(*args))
 
 
 def _grouped_fake(*args):
@@ -147,7 +147,7 @@ class GroupedLinear(_Backwards):
 
 
 def _moe_arguments(x, *rest):
-    """Checks a call; returns what `calls` takes."""
+    """Checks a call; returns what `products` takes."""
     gate_up, down, (ids, counts, *rest) = weights_of(*rest[:5]), weights_of(*rest[5:10]), rest[10:]
     biases, gate, (rounding, out_dtype, activations) = rest[:2], rest[2:5], rest[5:]
     call = x, gate_up, down, ids, counts, biases, gate, rounding, activations
@@ -157,7 +157,7 @@ def _moe_arguments(x, *rest):
 
 
 def _moe(*args):
-    return calls.moe(*_moe_arguments(*args))
+    return products.moe(*_moe_arguments(*args))
 
 
 def _moe_fake(*args):

@@ -226,8 +226,8 @@ class Rocm:
         call.launch(self._native, operation, (*arguments, *queue))
 
     @staticmethod
-    def prepared(_arguments: tuple[int, ...], _index: int, _m: int, _k: int) -> None:
-        """Says that a product is looked up anew each time."""
+    def prepared(_operation: str, _arguments: tuple[int, ...], _index: int) -> None:
+        """Says that a call is looked up anew each time."""
 
     def multiply(self, arguments: tuple[int, ...], out: Tensor, m: int, k: int) -> None:
         """Launches a product of `m` rows of activations of length `k`."""

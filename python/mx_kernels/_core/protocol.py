@@ -163,6 +163,10 @@ class Record:
         """Returns where an integer stands: `at("left.values")`."""
         return self.names.index(name)
 
+    def part(self, name: str) -> slice:
+        """Returns where a part stands."""
+        return self._slices[list(self._parts).index(name)]
+
     def split(self, call: Sequence[int]) -> list:
         """Returns the parts of a call, each as its own type."""
         pairs = zip(self._parts.values(), self._slices, strict=True)

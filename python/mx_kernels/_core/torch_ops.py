@@ -24,7 +24,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mx_kernels._core import calls, checks
+from mx_kernels._core import calls, checks, products
 from mx_kernels._core.arrays import float_code
 from mx_kernels._core.facts import facts
 from mx_kernels._core.storage import storage_of
@@ -107,7 +107,7 @@ def _operands(a_codes, a_scales, a_format, *weights):
 def _matmul(*args):
     (a, b), (bias, out_dtype) = _operands(*args[:-2]), args[-2:]
     checks.check_matmul(a, b, bias)
-    return calls.matmul(a, b, bias, float_code(out_dtype, "out_dtype"))
+    return products.codes_by_codes(a, b, bias, float_code(out_dtype, "out_dtype"))
 
 
 def _matmul_fake(*args):
@@ -119,8 +119,8 @@ def _matmul_fake(*args):
 
 def _linear(x, codes, scales, format, layout, n, bias, rounding, out_dtype, activations):
     w = weights_of(codes, scales, format, layout, n)
-    mode, _ = checks.check_linear(x, w, bias, rounding, activations)
-    return calls.linear(x, w, bias, mode, float_code(out_dtype, "out_dtype"))[0]
+    mode, *_ = checks.check_linear(x, w, bias, rounding, activations)
+    return products.floats_by_codes(x, w, bias, mode, float_code(out_dtype, "out_dtype"))
 
 
 def _linear_fake(x, codes, scales, format, layout, n, bias, rounding, out_dtype, activations):
