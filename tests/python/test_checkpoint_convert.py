@@ -14,7 +14,7 @@ import oracle
 import tensorfiles
 from checkpoint_forms import EXPERTS, FORMS, UP, floats
 from mx_kernels import checkpoints
-from mx_kernels.checkpoints import axes
+from mx_kernels.checkpoints.floats import TURNED
 from tests.python.test_cli import command
 
 FLOATS = {
@@ -363,7 +363,7 @@ def test_the_table_of_axes_has_the_classes_of_transformers():
     ways = "is_transposed=True", "import Conv1D", "torch.bmm(hidden_states, self.gate_up_proj)"
     files = models.glob("*/modeling_*.py")
     found = {f.parent.name for f in files if any(way in f.read_text() for way in ways)}
-    known = {name.replace("openai-gpt", "openai").removesuffix("_text") for name in axes.TURNED}
+    known = {name.replace("openai-gpt", "openai").removesuffix("_text") for name in TURNED}
     assert {"gpt_oss", "gpt2"} <= found <= known
 
 

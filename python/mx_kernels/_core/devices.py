@@ -1,6 +1,6 @@
 """Who computes: the extension module of the device that an array lies on.
 
-A launcher takes a call as `calls` writes it, the integers that an operation wants of every
+A launcher takes a call as `protocol` has it, the integers that an operation wants of every
 device, and adds what its own device wants: the thread team of the CPU, a stream and a workspace
 on a GPU. Arguments are valid by contract.
 

@@ -12,8 +12,7 @@
         writing.py    safetensors files, a tensor at a time, complete or not at all
         targets.py    what a parameter is called in each form that we write, and the config there
         converting.py from one form to another
-        kept.py       which weights stay floats, by their names
-        axes.py       which axis of a weight of floats is K
+        floats.py     which weights of floats stay, and which axis of the others is K
 
 Nothing is read before every name, dtype and shape has been checked against the headers.
 """

@@ -1,8 +1,8 @@
 """From one form of checkpoint to another, a parameter at a time.
 
 What is MX already keeps its numbers; only names and places change. Of a checkpoint of floats the
-weights of linear layers are quantized: matrices called `*.weight`, but for those that `kept`
-names. Weights that a model keeps as [..., K, N] become [..., N, K], see `axes`. The memory needed
+weights of linear layers are quantized: matrices called `*.weight`, but for those that `floats`
+names. Weights that a model keeps as [..., K, N] become [..., N, K], see `floats`. The memory needed
 is that of the largest parameter.
 
 Beside the weights everything in the source's folder is copied, also in folders in it, but for
@@ -27,11 +27,10 @@ from mx_kernels import ops
 from mx_kernels._core.arrays import show
 from mx_kernels._core.checks import check_rounding, check_rule, format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, weights_format
-from mx_kernels.checkpoints import axes
+from mx_kernels.checkpoints import floats
 from mx_kernels.checkpoints.configs import OURS, without_quantization
 from mx_kernels.checkpoints.files import CONFIG, SUFFIX, Checkpoint, Part
 from mx_kernels.checkpoints.forms import FLOATS, Parameter, plan
-from mx_kernels.checkpoints.kept import kept
 from mx_kernels.checkpoints.loading import bar, open_any
 from mx_kernels.checkpoints.targets import TARGETS, guarded, parts_of, plain_name
 from mx_kernels.checkpoints.writing import (
@@ -160,8 +159,8 @@ class _Axes:
 
     def right(self, it: Parameter) -> Parameter:
         """Returns a weight as [..., N, K]."""
-        self.was_asked |= axes.needs_telling(it.name, it.shape)
-        if not axes.is_turned(it.name, it.shape, self.config, self.k_axis):
+        self.was_asked |= floats.needs_telling(it.name, it.shape)
+        if not floats.is_turned(it.name, it.shape, self.config, self.k_axis):
             return it
         (part,) = it.parts
         shape = (*it.shape[:-2], it.shape[-1], it.shape[-2])
@@ -184,7 +183,7 @@ def _chosen(
     _check_patterns(parameters, include, exclude)
     block, has_rows = format_named(format).k_multiple, format_named(format).block_rows > 1
     is_mx = any(it.format for it in parameters)
-    stay = kept(it.name for it in parameters)
+    stay = floats.kept(it.name for it in parameters)
     chosen = {}
     for it in parameters:
         is_asked = _matches(it.name, include)

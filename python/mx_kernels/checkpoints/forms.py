@@ -31,7 +31,7 @@ from torch import Tensor
 from mx_kernels._core.arrays import show
 from mx_kernels._core.checks import format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT
-from mx_kernels.checkpoints import axes, float_scales, leftovers
+from mx_kernels.checkpoints import float_scales, floats, leftovers
 from mx_kernels.checkpoints.configs import OURS, Scheme, Spec, dtype_of
 from mx_kernels.checkpoints.files import Checkpoint, Part
 from mx_kernels.checkpoints.leftovers import described as _described
@@ -168,7 +168,7 @@ class _Planner:
         if scales not in self.parts or self.parts[codes].dtype not in CODES:
             return
         if form.codes == "" and self.parts[codes].dtype in FP8:
-            axes.check_codes(parameter, self.parts[codes].shape, self.config)
+            floats.check_codes(parameter, self.parts[codes].shape, self.config)
         module = parameter.removesuffix("weight").removesuffix(".")
         spec = self.scheme.spec(module, self.parts[codes].dtype)
         self._add_pair(form, parameter, codes, scales, spec)
