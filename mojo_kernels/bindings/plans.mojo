@@ -1,6 +1,7 @@
 """The Python extension module `_mx_kernels_plans`: what GPUs would do, said by any host.
 
     explain_gfx950, explain_experts_gfx950    rows of the CDNA4 dispatch table, and launches
+    table_gfx950                              all of its rows
     explain_cuda, explain_experts_cuda        Hopper's plan of the least cost, and launches
     plans_cuda                                all of Hopper's plans, and what they are expected to take
     pairs_on_gfx950 and the like              formats that CDNA4 has kernels for
@@ -21,11 +22,13 @@ from mojo_kernels.bindings.pairs import (
 from mojo_kernels.bindings.protocol import Arguments
 from mojo_kernels.bindings.record import Record, Records, numbers
 from mojo_kernels.cdna4.chip import LANES
+from mojo_kernels.cdna4.host.choices import CHOICES
 from mojo_kernels.cdna4.host.explain import (
     LayerSizes,
     explain,
     explain_grouped,
     explain_layer,
+    kernel_of,
     workspace_bytes,
 )
 from mojo_kernels.cdna4.types import Formats
@@ -52,7 +55,7 @@ def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
     var choice, grid, workspace = found.choice, found.grid, found.workspace
     var tile_m, tile_n = choice.tile()
     var row = Record()
-    row.put("kernel", found.kernel())
+    row.put("kernel", kernel_of(found.choice.family))
     row.put("reason", String(choice.reason))
     row.put("row", found.row)
     row.put("cut", choice.name())
@@ -71,6 +74,25 @@ def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
     row.put("counter_bytes", workspace.cleared_bytes)
     row.put("workspace_bytes", workspace.num_bytes())
     return row.fields
+
+
+def table_gfx950(arguments: PythonObject) raises -> PythonObject:
+    """Takes nothing; returns the rows of the CDNA4 dispatch table, as `explain_gfx950` names them.
+
+    `linear` and `matmul` say whether a row is for four-bit activations that come as floats, as codes.
+    """
+    var rows = Records()
+    comptime for i in range(len(CHOICES)):
+        comptime choice = CHOICES[i]
+        var row = Record()
+        row.put("cut", choice.name())
+        row.put("reason", String(choice.reason))
+        row.put("kernel", kernel_of(choice.family))
+        row.put("any_k", choice.any_k)
+        row.put("linear", choice.sources.floats)
+        row.put("matmul", choice.sources.codes)
+        rows.add(row.fields)
+    return rows.items
 
 
 def explain_experts_gfx950(arguments: PythonObject) raises -> PythonObject:
@@ -171,6 +193,7 @@ def PyInit__mx_kernels_plans() abi("C") -> PythonObject:
         module.def_function[column_pairs_on_gfx950]("column_pairs_on_gfx950")
         module.def_function[expert_pairs_on_gfx950]("expert_pairs_on_gfx950")
         module.def_function[explain_gfx950]("explain_gfx950")
+        module.def_function[table_gfx950]("table_gfx950")
         module.def_function[explain_experts_gfx950]("explain_experts_gfx950")
         module.def_function[explain_cuda]("explain_cuda")
         module.def_function[explain_experts_cuda]("explain_experts_cuda")

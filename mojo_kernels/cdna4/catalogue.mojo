@@ -9,7 +9,6 @@ from ..launch.assembler import Assembler
 from ..launch.kernel import ProductKernel
 from ..launch.queue import Queue
 from ..launch.recorder import Recorder
-from ..layouts import OperandLayout, Plain
 from ..numbers.formats import Format, K_MULTIPLE
 from ..numbers.rounding import Rounding
 from .quantize.kernel import QuantizeKernel
@@ -42,9 +41,7 @@ struct ListedProduct[types: ProductTypes, Kernel: ProductKernel](Listed):
         Self.Kernel.launch(Self.types.problem(m, n, k), queue)
 
 
-struct ListedQuantizer[
-    format: Format, dtype: DType, rounding: Rounding, Layout: OperandLayout = Plain
-](Listed):
+struct ListedQuantizer[format: Format, dtype: DType, rounding: Rounding](Listed):
     """A kernel that quantizes [m, k] floats; there is no n."""
 
     @staticmethod
@@ -53,7 +50,7 @@ struct ListedQuantizer[
 
     @staticmethod
     def launch[Q: Queue](m: Int, n: Int, k: Int, mut queue: Q) raises:
-        comptime Kernel = QuantizeKernel[Self.format, Self.dtype, Self.rounding, Self.Layout]
+        comptime Kernel = QuantizeKernel[Self.format, Self.dtype, Self.rounding]
         Kernel.launch(A, CODES, SCALES, m, k, queue)
 
 

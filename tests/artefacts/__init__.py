@@ -62,8 +62,8 @@ USERS_OF_THE_CPU = (
     *("cdna4/test_experts", "house/test_readme", "house/test_docs", "ptx/", "serving/"),
 )
 USERS_OF_PLANS = (
-    *("bench/", "cdna4/test_experts", "hip/", "hopper/", "house/", "max_graph/test_gfx950"),
-    *("python/test_cli", "python/test_explain"),
+    *("bench/", "cdna4/test_assembly", "cdna4/test_decode", "cdna4/test_experts", "hip/"),
+    *("hopper/", "house/", "max_graph/test_gfx950", "python/test_cli", "python/test_explain"),
 )
 CPU_LEVEL = "cpu/level"
 """The module of this CPU, which the package finds by itself: without it, it would compile parts."""
@@ -167,17 +167,17 @@ ARTEFACTS = (
     program("gfx950/max_ping_pong", deep=True),
     program("gfx950/probes"),
     catalogue("cdna4/decode", "cdna4/", "gfx950/test_sharing_mut"),
-    catalogue("cdna4/choices", "cdna4/", "gfx950/test_sharing_mut"),
+    catalogue("cdna4/choices", "cdna4/", "gfx950/test_sharing_mut", deep=True),
     catalogue("cdna4/wide", deep=True),
     catalogue("cdna4/quantize_wide", deep=True),
     catalogue("cdna4/fp8", "cdna4/test_fp8", deep=True),
     catalogue("cdna4/columns", "cdna4/test_columns", deep=True),
     catalogue("cdna4/prefill", "cdna4/", "gfx950/test_sharing_mut"),
+    catalogue("cdna4/prefill_types", "cdna4/", deep=True),
     catalogue("cdna4/prefill_wide", deep=True),
     catalogue("cdna4/middle", deep=True),
     catalogue("cdna4/middle_wide", deep=True),
     catalogue("cdna4/quantize", "cdna4/", "gfx950/test_sharing_mut"),
-    catalogue("cdna4/contest"),
     catalogue("cdna4/experts", deep=True),
     catalogue("cdna4/encode"),
     catalogue("bench/small", "bench/test_gfx950", imports=(kernels.HERE,)),

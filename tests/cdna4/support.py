@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 import gfx950
+import mx_kernels as mx
 import oracle
 from bench.simulated.catalogue import Catalogue, Described
 from tests import artefacts
@@ -29,6 +30,8 @@ CONTEST = [
     (256, 3072, 1536),
 ]
 """(M, N, K) of the products that CDNA4 is measured by."""
+LINEAR, MATMUL = "linear_bfloat16_even_bfloat16_none_", "matmul_bfloat16_none_"
+"""How the names of decode kernels begin that the dispatch chooses from; a cut follows."""
 LANES = 64
 NUMPY_DTYPES = {
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
@@ -86,27 +89,19 @@ class Launch:
         return gfx950.run(kernel, self.grid, self.block, self.args, **options).raise_on_hazards()
 
 
-def quantize_launch(x, layout: str = "plain", rounding: str = "even") -> Launch:
+def quantize_launch(x, rounding: str = "even") -> Launch:
     """Returns a launch of the quantize kernel; its outputs begin poisoned."""
     rows, k = x.shape
-    found = described(f"{x.dtype}_{rounding}_{layout}", rows, 0, k)
-    stored = oracle.LAYOUTS[layout]
+    found = described(f"{x.dtype}_{rounding}", rows, 0, k)
     codes = np.full((rows, k // 2), 0xA5, np.uint8)
-    scales = np.full(
-        (
-            round_up(rows, stored.scale_row_multiple),
-            round_up(k // oracle.BLOCK, stored.scale_k_multiple),
-        ),
-        0xA5,
-        np.uint8,
-    )
+    scales = np.full((rows, k // oracle.BLOCK), 0xA5, np.uint8)
     args = found.bind(a=np.ascontiguousarray(x), codes=codes, scales=scales)
     return Launch(found.grid, found.threads, args, (codes, scales))
 
 
-def quantize(kernel, x, layout: str = "plain", **options):
-    """Launches the quantize kernel; returns codes and scales as stored."""
-    launch = quantize_launch(x, layout)
+def quantize(kernel, x, **options):
+    """Launches the quantize kernel; returns codes and scales."""
+    launch = quantize_launch(x)
     launch.run(kernel, **options)
     return launch.results
 
@@ -125,17 +120,17 @@ class Decode:
     bias: str
     m_tiles: int
     n_tiles: int
-    k_tiles: int
     waves: int
-    depth: int
     splits: int
+    k_tiles: int
+    depth: int
     sharers: int
     up_front: bool
     k_tail: bool
 
     NAME = re.compile(
-        r"(?:[\dx]+/|(\w+)-(\w+)/)?(?:(linear)_(\w+?)_(\w+?)|matmul)_(\w+?)_(\w+?)"
-        r"_m(\d+)n(\d+)k(\d+)w(\d+)d(\d+)s(\d+)a(\d+)(u?)(t?)"
+        r"(?:(\w+)-(\w+)/)?(?:(linear)_(\w+?)_(\w+?)|matmul)_(\w+?)_(\w+?)_"
+        r"m(\d+)n(\d+)w(\d+)(?:s(\d+))?(?:k(\d+))?(?:d(\d+))?(?:h(\d+))?(u?)(t?)"
     )
 
     @classmethod
@@ -143,7 +138,7 @@ class Decode:
         """Parses a name of `programs/named.mojo`."""
         match = cls.NAME.fullmatch(name)
         left, right, op, x, rounding, result, bias, *cut = match.groups()
-        counts, marks = map(int, cut[:-2]), map(bool, cut[-2:])
+        counts, marks = (int(count or 1) for count in cut[:-2]), map(bool, cut[-2:])
         formats = left or "mxfp4", right or "mxfp4"
         kind = op or "matmul", x or "", rounding or "", result, bias
         return cls(name, *formats, *kind, *counts, *marks)
@@ -210,6 +205,16 @@ def multiply(kernel, decode: Decode, problem: Problem, *, workspace=None, **opti
     c, workspace = launch.results
     assert not workspace.any(), "the workspace is zero after a launch"
     return c
+
+
+def contest_kernel(shape: tuple[int, int, int], op: str = "linear") -> tuple:
+    """Returns the kernel whose cut is chosen for floats of a contest shape, and its name."""
+    cut = mx.explain(*shape, device="gfx950").cut
+    name = (LINEAR if op == "linear" else MATMUL) + cut
+    kernels = compile_kernels("decode")
+    if shape != CONTEST[0]:
+        kernels = kernels | compile_kernels("choices")
+    return kernels[name], Decode.named(name)
 
 
 def poisoned_weights(codes, scales):

@@ -10,9 +10,13 @@ import gfx950
 import oracle
 from gfx950.timing import profile
 from tests.cdna4 import support as cdna4
-from tests.cdna4.support import NUMPY_DTYPES, Decode, Problem
+from tests.cdna4.support import CONTEST, NUMPY_DTYPES, Decode, Problem, contest_kernel
+from tests.tiers import deep, tiered
 
-PROGRAMS = ("quantize", "encode", "decode", "contest", "choices")
+PROGRAMS = tiered(
+    ("quantize", "encode", "decode", "choices"), first=("quantize", "encode", "decode")
+)
+DECODE_PROGRAMS = tiered(("decode", "choices"), first=("decode",))
 MAX_PRELOADED_DWORDS = 14
 LARGEST_COUNTS = {"vmcnt": 63, "expcnt": 7, "lgkmcnt": 15}
 """With which an `s_waitcnt` waits for nothing."""
@@ -42,21 +46,23 @@ def test_arguments_are_preloaded_up_to_the_limit_of_the_hardware(program):
         assert kernel.preload_dwords == dwords, name
 
 
-def test_subnormals_are_kept():
-    for program in PROGRAMS:
-        for name, text in cdna4.compile_texts(program).items():
-            for size in ("32", "16_64"):
-                assert fact(text, f"amdhsa_float_denorm_mode_{size}") == 3, name
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_subnormals_are_kept(program):
+    for name, text in cdna4.compile_texts(program).items():
+        for size in ("32", "16_64"):
+            assert fact(text, f"amdhsa_float_denorm_mode_{size}") == 3, name
 
 
-@pytest.mark.parametrize("program", ["decode", "contest", "choices", "prefill"])
+@pytest.mark.parametrize(
+    "program", [*DECODE_PROGRAMS, "prefill", pytest.param("prefill_types", marks=deep)]
+)
 def test_every_wait_waits_for_something(program):
     for name, kernel in cdna4.compile_kernels(program).items():
         waits = [i.mods for i in kernel.instructions if i.name == "s_waitcnt"]
         assert waits and LARGEST_COUNTS not in waits, name
 
 
-@pytest.mark.parametrize("program", ["decode", "contest", "choices"])
+@pytest.mark.parametrize("program", DECODE_PROGRAMS)
 def test_each_stage_multiplies_all_tiles_once(program):
     for name, text in cdna4.compile_texts(program).items():
         decode = Decode.named(name)
@@ -65,7 +71,7 @@ def test_each_stage_multiplies_all_tiles_once(program):
         assert text.count(MFMA) == in_the_loop + after_it, name
 
 
-@pytest.mark.parametrize("program", ["decode", "contest", "choices"])
+@pytest.mark.parametrize("program", DECODE_PROGRAMS)
 def test_split_k_kernels_select_one_nan_for_each_word_that_they_leave_and_of_the_total(program):
     """To the compiler all NaNs are one: it would take such a select away from floats."""
     kernels = 0
@@ -113,8 +119,10 @@ def vector_instructions(kernel, blocks: int, dtype: str) -> Counter:
     return Counter(name for name in names if name.startswith("v_"))
 
 
-@pytest.mark.parametrize("rounding", oracle.ROUNDINGS)
-@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+@pytest.mark.parametrize(
+    "dtype, rounding",
+    [*(("bfloat16", rule) for rule in oracle.ROUNDINGS), ("float16", "even"), ("float32", "even")],
+)
 def test_a_block_costs_few_vector_instructions(dtype, rounding):
     kernels = cdna4.compile_kernels("encode")
     one, two = (
@@ -127,20 +135,24 @@ def test_a_block_costs_few_vector_instructions(dtype, rounding):
     assert block.total() <= 50, block
 
 
-@pytest.mark.parametrize("program, part", [("contest", "/linear"), ("quantize", "bfloat16")])
-def test_lds_has_no_bank_conflicts(program, part):
-    for name, kernel in cdna4.compile_kernels(program).items():
-        if part not in name:
-            continue
-        rng = np.random.default_rng(0)
-        if program == "quantize":
-            x = rng.standard_normal((32, 512)).astype(NUMPY_DTYPES["bfloat16"])
-            layout = "preshuffled_cdna4" if name.endswith("cdna4") else "plain"
-            launch = cdna4.quantize_launch(x, layout)
-        else:
-            decode = Decode.named(name)
-            m, _, k = map(int, name.partition("/")[0].split("x"))
-            launch = cdna4.multiply_launch(decode, Problem.random(rng, (m, 128, k)))
-        result = profile(kernel, launch.grid, launch.block, launch.args)
-        assert result.lds_cycles > 0, name
-        assert result.lds_conflict_cycles == 0, (name, result.lds_conflicts)
+def assert_no_bank_conflicts(kernel, launch):
+    result = profile(kernel, launch.grid, launch.block, launch.args)
+    assert result.lds_cycles > 0
+    assert result.lds_conflict_cycles == 0, result.lds_conflicts
+
+
+@pytest.mark.parametrize("shape", tiered(CONTEST, first=CONTEST[:1]))
+def test_lds_of_decode_kernels_has_no_bank_conflicts(rng, shape):
+    m, _, k = shape
+    kernel, decode = contest_kernel(shape)
+    assert_no_bank_conflicts(
+        kernel, cdna4.multiply_launch(decode, Problem.random(rng, (m, 128, k)))
+    )
+
+
+def test_lds_of_quantize_kernels_has_no_bank_conflicts(rng):
+    for name, kernel in cdna4.compile_kernels("quantize").items():
+        dtype, rounding = name.split("_")
+        if dtype == "bfloat16":
+            x = rng.standard_normal((32, 512)).astype(NUMPY_DTYPES[dtype])
+            assert_no_bank_conflicts(kernel, cdna4.quantize_launch(x, rounding))

@@ -10,28 +10,35 @@ import itertools
 import numpy as np
 import pytest
 
+import mx_kernels as mx
 import oracle
+from mx_kernels._native import gpu_plans
 from tests.cdna4 import support as cdna4
-from tests.cdna4.support import CONTEST, Decode, Problem
-from tests.tiers import tiered
+from tests.cdna4.support import CONTEST, LINEAR, MATMUL, Decode, Problem, contest_kernel
+from tests.tiers import deep, tiered
 
 RAGGED = [
     shape
     for shape in itertools.product(
-        (1, 3, 15, 17, 33, 100), (1, 17, 100, 2115), (32, 96, 160, 544, 7200)
+        (1, 3, 15, 17, 33, 100), (1, 17, 100, 2115), (32, 96, 160, 512, 544, 1536, 7200)
     )
     if np.prod(shape) < 2_000_000
 ]
 """Those that are not large; contest shapes are."""
-SHARES, FIRST_SHARE = range(10), 9
+SHARES, FIRST_SHARE = range(10), 7
 """A shape for each kernel; the first one has every M, N and K, and least to multiply."""
 MODES = pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
-LINEAR = "linear_bfloat16_even_bfloat16_none_"
+SPLIT, SPLIT_IN_TWO = LINEAR + "m1n1w8s4t", LINEAR + "m1n4w8s2t"
+BOTH_SPLITS = pytest.mark.parametrize("name", tiered([SPLIT, SPLIT_IN_TWO], first=[SPLIT]))
+LONG_K = 7200
+"""Of which all workgroups that split K have some."""
 CHOSEN_SHAPES = [(m, 100, k) for k in (96, 512, 1536, 2080) for m in (1, 33)]
 FIRST_TURN = (1, False)
 TURNS = [FIRST_TURN, (0, False), (0, True), (1, True), (2, False), (5, True), (7, True)]
 """The place of a shape among those that a kernel has, so that it has every K and both M, and
 whether memory answers late."""
+DECODE_KERNEL = "cdna4/decode/kernel.mojo"
+PROGRAMS = ("decode", "choices")
 PARTS = 4
 """Of the kernels."""
 
@@ -39,17 +46,6 @@ PARTS = 4
 @pytest.fixture(scope="module")
 def ragged_kernels():
     return cdna4.compile_kernels("decode")
-
-
-@pytest.fixture(scope="module")
-def contest_kernels():
-    """Returns the kernel that the dispatch chooses, by (M, N, K) and operation."""
-    kernels = {}
-    for name, kernel in cdna4.compile_kernels("contest").items():
-        sizes = name.partition("/")[0]
-        decode = Decode.named(name)
-        kernels[(*map(int, sizes.split("x")),), decode.op] = kernel, decode
-    return kernels
 
 
 @pytest.mark.parametrize("share", tiered(SHARES, first=[FIRST_SHARE]))
@@ -62,10 +58,26 @@ def test_ragged_shapes_are_within_the_bound(ragged_kernels, rng, share):
         cdna4.assert_multiplies(kernel, decode, problem, late=(index + share) % 2 == 1)
 
 
+@deep
+def test_catalogues_have_the_kernels_of_the_dispatch_table_and_no_others():
+    """Those of any K where the row is; those for whole chunks are of contest shapes."""
+    rows = [row for row in gpu_plans().table_gfx950(()) if row["kernel"] == DECODE_KERNEL]
+    linear = {(row["cut"], row["any_k"]) for row in rows if row["linear"]}
+    names = {LINEAR + cut + "t" * any_k for cut, any_k in linear}
+    matmul = {(row["cut"], row["any_k"]) for row in rows if row["matmul"]} - linear
+    names |= {MATMUL + cut + "t" * any_k for cut, any_k in matmul}
+    listed = cdna4.compile_kernels("decode").keys() | cdna4.compile_kernels("choices").keys()
+    assert names <= listed
+    of_contest = {mx.explain(*shape, device="gfx950").cut for shape in CONTEST}
+    beside = {name for name in listed - names if name.startswith((LINEAR, MATMUL))}
+    assert beside == {op + cut for op in (LINEAR, MATMUL) for cut in of_contest} - names
+
+
 @pytest.mark.parametrize("turn", tiered(TURNS, first=[FIRST_TURN]))
-def test_every_kernel_of_the_dispatch_table_is_within_the_bound(rng, turn):
+@pytest.mark.parametrize("program", tiered(PROGRAMS, first=PROGRAMS[:1]))
+def test_every_kernel_of_the_dispatch_table_is_within_the_bound(rng, program, turn):
     place, late = turn
-    for name, kernel in cdna4.compile_kernels("choices").items():
+    for name, kernel in cdna4.compile_kernels(program).items():
         decode = Decode.named(name)
         shapes = [shape for shape in CHOSEN_SHAPES if decode.supports(shape[2])]
         assert shapes, name
@@ -75,16 +87,16 @@ def test_every_kernel_of_the_dispatch_table_is_within_the_bound(rng, turn):
 
 @MODES
 @pytest.mark.parametrize("shape", tiered(CONTEST, first=CONTEST[:1]))
-def test_contest_shapes_are_within_the_bound(contest_kernels, rng, shape, late):
+def test_contest_shapes_are_within_the_bound(rng, shape, late):
     problem = Problem.random(rng, shape)
-    cdna4.assert_multiplies(*contest_kernels[shape, "linear"], problem, late=late)
+    cdna4.assert_multiplies(*contest_kernel(shape), problem, late=late)
 
 
 @pytest.mark.parametrize("shape", tiered(CONTEST, first=CONTEST[:1]))
-def test_linear_equals_matmul_of_quantize_to_the_bit(contest_kernels, rng, shape):
+def test_linear_equals_matmul_of_quantize_to_the_bit(rng, shape):
     problem = Problem.random(rng, shape)
     linear, matmul = (
-        cdna4.multiply(*contest_kernels[shape, op], problem, check=False)
+        cdna4.multiply(*contest_kernel(shape, op), problem, check=False)
         for op in ("linear", "matmul")
     )
     oracle.assert_bitwise_equal(linear, matmul)
@@ -122,54 +134,47 @@ def same_bits_in_every_order(kernel, decode, problem):
         oracle.assert_bitwise_equal(result, results[0])
 
 
-def test_split_k_gives_the_same_bits_in_every_order_of_arrival(ragged_kernels, rng):
-    label = LINEAR + "m4n4k1w4d1s3a1t"
-    problem = Problem.random(rng, (20, 33, 1056))
-    same_bits_in_every_order(ragged_kernels[label], Decode.named(label), problem)
+@BOTH_SPLITS
+def test_split_k_gives_the_same_bits_in_every_order_of_arrival(ragged_kernels, rng, name):
+    problem = Problem.random(rng, (20, 33, LONG_K))
+    same_bits_in_every_order(ragged_kernels[name], Decode.named(name), problem)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("shape", [(13, 200, 7168), (37, 200, 7168)])
-def test_a_contest_kernel_gives_the_same_bits_in_every_order(contest_kernels, rng, shape):
+def test_a_contest_kernel_gives_the_same_bits_in_every_order(rng, shape):
     (like,) = (contest for contest in CONTEST if contest[2] == shape[2])
-    kernel, decode = contest_kernels[like, "linear"]
+    kernel, decode = contest_kernel(like)
     same_bits_in_every_order(kernel, decode, Problem.random(rng, shape))
 
 
-@pytest.mark.parametrize(
-    "label", tiered(["m4n4k1w4d1s3a1t", "m2n4k2w2d2s2a1t"], first=["m4n4k1w4d1s3a1t"])
-)
-def test_split_k_gives_one_nan_in_every_order_of_arrival(ragged_kernels, rng, label):
-    decode = Decode.named(LINEAR + label)
-    problem = Problem.random(rng, (20, 33, 1056))
+@BOTH_SPLITS
+def test_split_k_gives_one_nan_in_every_order_of_arrival(ragged_kernels, rng, name):
+    problem = Problem.random(rng, (20, 33, LONG_K))
     problem.x[3, 77] = np.nan
-    problem.x[17, 1050] = np.inf
-    problem.weights[1][21, 2] = problem.weights[1][5, 31] = oracle.NAN_SCALE
+    problem.x[17, LONG_K - 6] = np.inf
+    problem.weights[1][21, 2] = problem.weights[1][5, LONG_K // 32 - 2] = oracle.NAN_SCALE
     expected = np.isin(np.arange(20), [3, 17])[:, None] | np.isin(np.arange(33), [21, 5])
     for order in (None, "reverse", 1, 2):
         c = cdna4.multiply(
-            ragged_kernels[LINEAR + label], decode, problem, order=order, batch=1, check=False
+            ragged_kernels[name], Decode.named(name), problem, order=order, batch=1, check=False
         )
         oracle.assert_bitwise_equal(np.isnan(c), expected)
         assert (c.view(np.uint16)[expected] == 0x7FC0).all()
 
 
-@pytest.mark.parametrize(
-    "label", tiered(["m2n4k2w2d2s2a1t", "m2n6k1w6d3s3a3t"], first=["m2n4k2w2d2s2a1t"])
-)
-def test_split_k_finds_its_workspace_as_it_left_it(ragged_kernels, rng, label):
-    decode = Decode.named(LINEAR + label)
-    workspace = decode.workspace(33, 100, 1056)
+@BOTH_SPLITS
+def test_split_k_finds_its_workspace_as_it_left_it(ragged_kernels, rng, name):
+    decode = Decode.named(name)
+    workspace = decode.workspace(33, 100, LONG_K)
     for _ in range(3):
-        problem = Problem.random(rng, (33, 100, 1056))
-        cdna4.assert_multiplies(
-            ragged_kernels[LINEAR + label], decode, problem, workspace=workspace
-        )
+        problem = Problem.random(rng, (33, 100, LONG_K))
+        cdna4.assert_multiplies(ragged_kernels[name], decode, problem, workspace=workspace)
 
 
 @pytest.mark.parametrize("shape", tiered(CONTEST, first=CONTEST[:1]))
-def test_waves_need_not_run_in_step(contest_kernels, rng, shape):
-    kernel, decode = contest_kernels[shape, "linear"]
+def test_waves_need_not_run_in_step(rng, shape):
+    kernel, decode = contest_kernel(shape)
     problem = Problem.random(rng, (min(shape[0], 33), 100, shape[2]))
     for order in (1, 2):
         cdna4.assert_multiplies(kernel, decode, problem, lockstep=False, order=order)

@@ -18,13 +18,11 @@ from tests.cdna4.prefills import loop_of
 from tests.cdna4.support import NUMPY_DTYPES
 from tests.tiers import late_by_turns
 
-NAME = re.compile(
-    r"(\w+)-(\w+)/matmul_(?:m\d_)?([a-z\d]+)_(none|[a-z]+\d+)(?:_m\d+n\d+k\d+w\w+|t?)"
-)
+NAME = re.compile(r"(\w+)-(\w+)/matmul_(?:m\d_)?([a-z\d]+)_(none|[a-z]+\d+)(?:_m\d+n\d+w\w+|t?)")
 ROWS, E5M2, BLOCKS = "fp8-fp8/", "fp8_e5m2-fp8_e5m2/", "fp8_block-fp8_block_2d/"
 PREFIXES = (ROWS, E5M2, BLOCKS)
-SPLIT = "matmul_bfloat16_bfloat16_m1n4k1w4d1s3a1t"
-SHARED = "matmul_float32_none_m2n4k2w4d2s2a2t"
+SPLIT = "matmul_bfloat16_bfloat16_m1n4w4s3t"
+SHARED = "matmul_float32_none_m2n4w4s2k2d2h2t"
 MATMUL, LOW_MATMUL = "matmul_m8_bfloat16_none", "matmul_m4_bfloat16_none"
 TAIL, LOW_TAIL = "matmul_m8_float32_float32t", "matmul_m4_bfloat16_bfloat16t"
 DECODE_SHAPES = [(1, 17, 32), (3, 140, 96), (20, 33, 160), (5, 300, 544), (33, 40, 1056)]

@@ -18,14 +18,10 @@ def kernels():
     return cdna4.compile_kernels("quantize")
 
 
-def assert_quantizes(kernel, values, dtype, rounding, layout="plain", **options):
+def assert_quantizes(kernel, values, dtype, rounding, **options):
     with np.errstate(invalid="ignore", over="ignore"):
-        codes, scales = cdna4.quantize(
-            kernel, values.astype(NUMPY_DTYPES[dtype]), layout, **options
-        )
+        codes, scales = cdna4.quantize(kernel, values.astype(NUMPY_DTYPES[dtype]), **options)
     expected = oracle.quantize(values, rounding)
-    if layout != "plain":
-        expected = expected[0], oracle.LAYOUTS[layout].store(*expected)[1].ravel()
     # The launch poisons its outputs, so zeros were written.
     oracle.assert_bitwise_equal(codes, expected[0], zeros_are_the_claim=True)
     oracle.assert_bitwise_equal(scales.ravel(), expected[1].ravel(), zeros_are_the_claim=True)
@@ -46,13 +42,13 @@ def normal_values(rng, shape, dtype):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_every_16_bit_float_can_be_the_largest_of_a_block(kernels, dtype, rounding):
     values = rows_of(blocks_under(every_value(dtype), dtype))
-    assert_quantizes(kernels[f"{dtype}_{rounding}_plain"], values, dtype, rounding, check=False)
+    assert_quantizes(kernels[f"{dtype}_{rounding}"], values, dtype, rounding, check=False)
 
 
 @pytest.mark.parametrize("rounding", oracle.ROUNDINGS)
 def test_every_float32_at_a_turn_can_be_the_largest_of_a_block(kernels, rounding):
     values = rows_of(blocks_under(float32_corners(), "float32"))
-    kernel = kernels[f"float32_{rounding}_plain"]
+    kernel = kernels[f"float32_{rounding}"]
     assert_quantizes(kernel, values, "float32", rounding, check=False)
 
 
@@ -71,7 +67,7 @@ def test_every_element_is_encoded_under_a_scale(kernels, dtype, exponent):
     elements = float32_corners() if dtype == "float32" else every_value(dtype)
     elements = elements[np.isfinite(elements)]
     values = rows_of(blocks_of(elements, 2.0**exponent))
-    assert_quantizes(kernels[f"{dtype}_even_plain"], values, dtype, "even", check=False)
+    assert_quantizes(kernels[f"{dtype}_even"], values, dtype, "even", check=False)
 
 
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
@@ -81,19 +77,17 @@ def test_a_block_with_nan_or_infinity_is_nan_wherever_it_stands(kernels, dtype, 
     blocks = oracle.round_to(blocks, dtype)
     blocks[np.arange(32), np.arange(32)] = bad
     values = np.concatenate([rows_of(blocks), rows_of(oracle.round_to(np.eye(32), dtype))])
-    assert_quantizes(kernels[f"{dtype}_even_plain"], values, dtype, "even")
+    assert_quantizes(kernels[f"{dtype}_even"], values, dtype, "even")
 
 
 def test_zeros_keep_their_signs_under_the_smallest_scale(kernels):
     values = rows_of(np.where(np.arange(1024).reshape(32, 32) % 3, 0.0, -0.0))
-    assert_quantizes(kernels["bfloat16_even_plain"], values, "bfloat16", "even")
+    assert_quantizes(kernels["bfloat16_even"], values, "bfloat16", "even")
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
-@pytest.mark.parametrize("layout", ["plain", "preshuffled_cdna4"])
 @pytest.mark.parametrize("dtype", tiered(NUMPY_DTYPES, first=["bfloat16"]))
-def test_any_number_of_rows_and_blocks_without_hazards(kernels, rng, dtype, layout, late):
+def test_any_number_of_rows_and_blocks_without_hazards(kernels, rng, dtype, late):
     for shape in RAGGED:
         values = normal_values(rng, shape, dtype)
-        kernel = kernels[f"{dtype}_even_{layout}"]
-        assert_quantizes(kernel, values, dtype, "even", layout, late=late)
+        assert_quantizes(kernels[f"{dtype}_even"], values, dtype, "even", late=late)

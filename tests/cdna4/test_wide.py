@@ -14,8 +14,8 @@ from tests.cdna4.support import NUMPY_DTYPES, Decode, Problem
 from tests.cdna4.test_quantize import normal_values, rows_of
 
 SHAPES = [(1, 17, 32), (3, 40, 96), (20, 33, 160), (5, 100, 544), (33, 40, 1056), (70, 33, 672)]
-SPLIT = "linear_bfloat16_even_bfloat16_none_m1n4k1w4d1s3a1t"
-SHARED = "linear_bfloat16_even_bfloat16_none_m2n4k2w4d2s2a2t"
+SPLIT = "linear_bfloat16_even_bfloat16_none_m1n4w4s3t"
+SHARED = "linear_bfloat16_even_bfloat16_none_m2n4w4s2k2d2h2t"
 KEPT, W4A8 = "bf16-mxfp4/", "mxfp8-mxfp4/"
 FORMATS = ("mxfp8", "mxfp8_e5m2")
 

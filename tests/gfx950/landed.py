@@ -107,19 +107,18 @@ def _prefill_launch(name: str, shape: tuple[int, int, int]) -> Callable:
 def quantize_kernels() -> Iterator[Landed]:
     """Yields the quantize kernels of their catalogue."""
     for name, kernel in cdna4.compile_kernels("quantize").items():
-        dtype, rounding, layout = name.split("_", 2)
+        dtype, rounding = name.split("_")
 
-        def launch(dtype=dtype, rounding=rounding, layout=layout):
+        def launch(dtype=dtype, rounding=rounding):
             x = np.random.default_rng(32).standard_normal((33, 544))
-            made = cdna4.quantize_launch(x.astype(cdna4.NUMPY_DTYPES[dtype]), layout, rounding)
+            made = cdna4.quantize_launch(x.astype(cdna4.NUMPY_DTYPES[dtype]), rounding)
             return made.grid, made.block, made.args, made.results
 
         yield Landed(f"quantize/{name}", kernel, launch)
 
 
-def kernels() -> list[Landed]:
-    """Returns all of them."""
-    return [
-        *decode_kernels("choices"), *decode_kernels("decode"), *prefill_kernels(),
-        *quantize_kernels(),
-    ]  # fmt: skip
+def kernels(program: str) -> list[Landed]:
+    """Returns those of a catalogue."""
+    if program == "prefill":
+        return list(prefill_kernels())
+    return list(quantize_kernels() if program == "quantize" else decode_kernels(program))

@@ -182,8 +182,7 @@ def kernels_of(program: str) -> list[landed.Landed]:
     the dispatch chooses, the shortest of each operation and way of sharing: loops that are unrolled
     repeat themselves.
     """
-    found = [kernel for kernel in landed.kernels() if kernel.name.startswith(f"{program}/")]
-    found.sort(key=lambda kernel: len(kernel.kernel.instructions))
+    found = sorted(landed.kernels(program), key=lambda kernel: len(kernel.kernel.instructions))
     if program in KINDS:
         num_kinds, kind_of = KINDS[program]
         of_each: dict[tuple, landed.Landed] = {}
@@ -202,7 +201,7 @@ def kind_of_decode(name: str) -> tuple[str, bool, bool]:
 
 KINDS = {
     "prefill": (4, lambda name: tuple(name.split("_")[:2])),
-    "decode": (7, kind_of_decode),
+    "decode": (5, kind_of_decode),
     "choices": (6, kind_of_decode),
 }
 """Of what kinds only the shortest kernel is judged: how many there are, and the kind of a name."""

@@ -39,6 +39,21 @@ def slots_of(splits: Int) -> Int:
     return 1 if splits == 2 else splits
 
 
+def count_behind(word: String, name: String, *, begin: Int = 0, otherwise: Int = 1) -> Int:
+    """Returns the number behind a word in the name of a cut, from some byte on."""
+    var at = name.find(word, begin)
+    if at < 0:
+        return otherwise
+    var count = 0
+    var bytes = name.as_bytes()
+    for i in range(at + word.byte_length(), name.byte_length()):
+        var digit = Int(bytes[i]) - ord("0")
+        if digit < 0 or digit > 9:
+            break
+        count = 10 * count + digit
+    return count
+
+
 struct DecodeShape(Equatable, TrivialRegisterPassable):
     """How a workgroup cuts its work."""
 
@@ -96,6 +111,21 @@ struct DecodeShape(Equatable, TrivialRegisterPassable):
             if count > 1:
                 name += String(letter, count)
         return name + ("u" if self.up_front else "")
+
+    @staticmethod
+    def named(name: String, *, k_tail: Bool = False) -> Self:
+        """Returns the cut of a name: `name` says the same of it."""
+        return Self(
+            count_behind("m", name),
+            count_behind("n", name),
+            count_behind("k", name),
+            count_behind("w", name),
+            count_behind("d", name),
+            k_tail,
+            count_behind("s", name),
+            count_behind("h", name),
+            name.find("u") >= 0,
+        )
 
     def is_possible(self) -> Bool:
         """Says whether there is such a kernel."""

@@ -52,11 +52,12 @@ struct Explanation(Copyable, Movable):
     var quantizes_first: Bool
     """Whether a launch of its own makes codes of floats before."""
 
-    def kernel(self) -> String:
-        """Returns the file of the kernel."""
-        var room = "decode" if self.choice.family == Family.DECODE else "prefill"
-        room = "middle" if self.choice.family == Family.MIDDLE else room
-        return String("cdna4/", room, "/kernel.mojo")
+
+def kernel_of(family: Family) -> String:
+    """Returns the file of a kernel."""
+    var room = "decode" if family == Family.DECODE else "prefill"
+    room = "middle" if family == Family.MIDDLE else room
+    return String("cdna4/", room, "/kernel.mojo")
 
 
 def explain(m: Int, n: Int, k: Int, formats: Formats, *, is_encoded: Bool) raises -> Explanation:

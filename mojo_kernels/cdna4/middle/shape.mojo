@@ -18,6 +18,7 @@ in memory then, one behind another, all of them: K is at most 8192.
 
 from std.math import ceildiv
 
+from ...launch.grid import Grid, Workspace
 from ...numbers.formats import Format
 from ...schedule.xcd import XcdBands
 from ..chip import (
@@ -32,8 +33,7 @@ from ..chip import (
     TILE_BLOCKS,
     TILE_K,
 )
-from ..decode.shape import DecodeShape
-from ...launch.grid import Grid, Workspace
+from ..decode.shape import DecodeShape, count_behind
 
 comptime WAVES = 4
 """Waves of a workgroup, each with columns of its own, unless there are two a SIMD."""
@@ -96,6 +96,27 @@ struct MiddleShape(Equatable, TrivialRegisterPassable):
         self.splits = splits
         self.slices = slices
         self.waves = waves
+
+    def name(self) -> String:
+        """Returns middle<rows>x<columns>d<stages>, and how many there are of what is not usual."""
+        var name = String("middle", self.rows(), "x", self.columns(), "d", self.depth)
+        name += String("w", self.waves) if self.waves != WAVES else ""
+        return name + (String("s", self.splits) if self.splits > 1 else "")
+
+    @staticmethod
+    def named(name: String, *, slices: Int = GROUP_TILES) -> Self:
+        """Returns the cut of a name: `name` says the same of it."""
+        comptime FAMILY = "middle"
+        var begin = FAMILY.byte_length()
+        var waves = count_behind("w", name, begin=begin, otherwise=WAVES)
+        return Self(
+            count_behind(FAMILY, name) // TILE,
+            count_behind("x", name, begin=begin) // (waves * TILE),
+            count_behind("d", name, begin=begin),
+            count_behind("s", name, begin=begin),
+            slices,
+            waves,
+        )
 
     def stage_k(self) -> Int:
         """Returns the elements along K of a stage."""

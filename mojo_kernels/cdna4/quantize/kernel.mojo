@@ -12,7 +12,7 @@ from std.utils import StaticTuple
 
 from ...launch.grid import Grid
 from ...launch.queue import Queue
-from ...layouts import OperandLayout, Plain
+from ...layouts import Plain
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import Scale
@@ -29,10 +29,10 @@ from .float_scales import grid_of, quantize_to_float_scales
     `rocdl.waves_per_eu`=SIMDLength(1),
 )
 def quantize_rows[
-    format: Format, dtype: DType, rounding: Rounding, Layout: OperandLayout
+    format: Format, dtype: DType, rounding: Rounding
 ](x: Input[dtype], codes: Output[DType.uint8], scales: Output[DType.uint8], m: Int32, k: Int32,):
-    """Quantizes [M, K] contiguous floats along K: plain codes, scales in `Layout`."""
-    comptime Quantizer = GroupQuantizer[format, dtype, rounding, Layout]
+    """Quantizes [M, K] contiguous floats along K: plain codes and scales."""
+    comptime Quantizer = GroupQuantizer[format, dtype, rounding, Plain]
     var lane = Int32(thread_idx.x) % LANES
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
     var group = Int32(block_idx.x) * QUANTIZE_WAVES + wave
@@ -54,16 +54,13 @@ def quantizes_to(format: Format, rounding: Rounding) -> Bool:
     return Bool(operand_code(format.element)) and rounding.fits(format.scale)
 
 
-struct QuantizeKernel[
-    format: Format, dtype: DType, rounding: Rounding, Layout: OperandLayout = Plain
-]:
+struct QuantizeKernel[format: Format, dtype: DType, rounding: Rounding]:
     """The kernel for one type of floats.
 
     Parameters:
         format: What they are encoded in.
         dtype: Type of the floats.
         rounding: The scale rule.
-        Layout: The layout of the scales.
     """
 
     @staticmethod
@@ -100,7 +97,7 @@ struct QuantizeKernel[
                 Int32(k),
             )
         else:
-            comptime kernel = quantize_rows[Self.format, Self.dtype, Self.rounding, Self.Layout]
+            comptime kernel = quantize_rows[Self.format, Self.dtype, Self.rounding]
             queue.launch[kernel](
                 Grid(
                     ceildiv(k // BLOCK, QUANTIZE_WAVES * GROUP_BLOCKS),

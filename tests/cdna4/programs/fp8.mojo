@@ -9,7 +9,7 @@ and prefill kernels; those of E5M2, which differ in their elements alone, where 
 from std.os import abort
 from std.python import PythonObject
 
-from named import BF16, F32, shape_of, show_matmul
+from named import BF16, F32, show_matmul
 from named_prefill import show_matmul as show_prefill
 
 from mojo_kernels.bindings.catalogue import catalogue_module
@@ -20,12 +20,12 @@ from mojo_kernels.numbers.formats import FORMATS, Format
 from mojo_kernels.numbers.rounding import Rounding
 from mojo_kernels.numbers.scales import Scale
 
-comptime ONE = shape_of(1, 1, 1, 2, k_tail=True)
-comptime ALONE = shape_of(2, 2, 2, 2, depth=2, k_tail=True)
-comptime WHOLE = shape_of(1, 4, 2, 2, depth=2)
-comptime SPLIT = shape_of(1, 4, 1, 4, splits=3, k_tail=True)
-comptime SHARED = shape_of(2, 4, 2, 4, depth=2, splits=2, sharers=2, k_tail=True)
-comptime HIGH = shape_of(4, 8, 1, 4, depth=2, sharers=4, k_tail=True)
+comptime ONE = "m1n1w2t"
+comptime ALONE = "m2n2w2k2d2t"
+comptime WHOLE = "m1n4w2k2d2"
+comptime SPLIT = "m1n4w4s3t"
+comptime SHARED = "m2n4w4s2k2d2h2t"
+comptime HIGH = "m4n8w4d2h4t"
 comptime ROWS = Formats(Format.FP8, Format.FP8)
 comptime ROWS_OF_E5M2 = Formats(Format.FP8_E5M2, Format.FP8_E5M2)
 comptime BLOCKS = Formats(Format.FP8_BLOCK, Format.FP8_BLOCK_2D)

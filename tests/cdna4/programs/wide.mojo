@@ -7,7 +7,7 @@ encoded already; any K.
 from std.os import abort
 from std.python import PythonObject
 
-from named import BF16, F16, F32, shape_of, show_linear, show_matmul
+from named import BF16, F16, F32, show_linear, show_matmul
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, Visitor
@@ -17,11 +17,11 @@ from mojo_kernels.numbers.formats import Format
 from mojo_kernels.numbers.rounding import Rounding
 from mojo_kernels.numbers.scales import Scale
 
-comptime SMALL = shape_of(1, 2, 1, 2, k_tail=True)
-comptime ALONE = shape_of(2, 2, 2, 2, depth=2, k_tail=True)
-comptime SPLIT = shape_of(1, 4, 1, 4, splits=3, k_tail=True)
-comptime SHARED = shape_of(2, 4, 2, 4, depth=2, splits=2, sharers=2, k_tail=True)
-comptime AT_ONCE = shape_of(2, 6, 2, 6, depth=2, splits=2, sharers=3, up_front=True, k_tail=True)
+comptime SMALL = "m1n2w2t"
+comptime ALONE = "m2n2w2k2d2t"
+comptime SPLIT = "m1n4w4s3t"
+comptime SHARED = "m2n4w4s2k2d2h2t"
+comptime AT_ONCE = "m2n6w6s2k2d2h3ut"
 
 
 struct Wide(Catalogue):
