@@ -132,9 +132,10 @@ Hopper's builds on the room of any GPU.
             kernel.mojo           blocks of MX formats, and the launch
             float_scales.mojo     blocks with float scales
         host/                 what is decided before a launch, without a kernel
-            choices.mojo          the table of cuts: for which products, and why
+            plan.mojo             a kernel and its cut, by name
+            choices.mojo          the table of plans: for which products, and why
             experts.mojo          the same for experts; where a layer's memory lies
-            costs.mojo            what cuts are expected to take
+            costs.mojo            what plans are expected to take
             explain.mojo          all of it in words and numbers
     simt/                 any GPU, any pair of formats: correct everywhere
         host.mojo             what the host decides: which kernel, grids, workspaces

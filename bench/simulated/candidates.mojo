@@ -17,7 +17,8 @@ from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, Listed, Visitor
 from mojo_kernels.cdna4.chip import CUS, TILE
 from mojo_kernels.cdna4.decode.shape import DecodeShape
-from mojo_kernels.cdna4.host.choices import ANY, CHOICES, Choice, Family, Sources
+from mojo_kernels.cdna4.host.choices import CHOICES
+from mojo_kernels.cdna4.host.plan import Family, Plan
 from mojo_kernels.cdna4.types import ProductTypes
 from mojo_kernels.launch.queue import Queue
 
@@ -31,8 +32,8 @@ comptime CU_WAVES = 16
 """More waves for each compute unit pay only where they can hardly be fewer."""
 
 
-def decode_choice(tiles: Tuple[Int, Int], share: Tuple[Int, Int]) -> Choice:
-    """Returns a row with a decode kernel for any shape."""
+def decode_plan(tiles: Tuple[Int, Int], share: Tuple[Int, Int]) -> Plan:
+    """Returns a plan with a decode kernel."""
     var shape = DecodeShape(
         m_tiles=tiles[0],
         n_tiles=tiles[1],
@@ -42,22 +43,22 @@ def decode_choice(tiles: Tuple[Int, Int], share: Tuple[Int, Int]) -> Choice:
         k_tail=False,
         splits=share[1],
     )
-    return Choice(Sources.BOTH, ANY, ANY, ANY, True, Family.DECODE, shape, 0, "")
+    return Plan.of(shape)
 
 
-def could_pay(choice: Choice, m: Int, n: Int, k: Int) -> Bool:
+def could_pay(plan: Plan, m: Int, n: Int, k: Int) -> Bool:
     """Says whether a cut is worth timing for a shape."""
-    if choice.has_tail(k):
+    if plan.has_tail(k):
         return False
-    var rows, columns = choice.tile()
+    var rows, columns = plan.tile()
     var tiles = ceildiv(m, rows) * ceildiv(n, columns)
-    if choice.family == Family.PREFILL:
+    if plan.family == Family.PREFILL:
         return tiles >= CUS // MAX_ROUNDS
-    if choice.family == Family.MIDDLE:
-        var share = choice.middle()
+    if plan.family == Family.MIDDLE:
+        var share = plan.middle
         var most = CUS // share.splits if share.splits > 1 else MAX_ROUNDS * CUS
         return share.supports(k) and CUS // MAX_ROUNDS <= tiles * share.splits and tiles <= most
-    var shape = choice.shape
+    var shape = plan.decode
     if shape.up_front and shape.chunks_per_wave(k) != shape.depth:
         return False
     var groups = tiles * shape.splits
@@ -65,7 +66,7 @@ def could_pay(choice: Choice, m: Int, n: Int, k: Int) -> Bool:
     var is_largest = shape.tiles() >= 32
     return (
         (shape.m_tiles == 1 or m > rows // 2)
-        and shape.waves * shape.splits <= k // choice.step_k()
+        and shape.waves * shape.splits <= k // plan.step_k()
         and (groups >= CUS // IDLE_SHARE or is_smallest)
         and (tiles <= MAX_ROUNDS * CUS or is_largest)
         and (shape.splits == 1 or groups <= CUS)
@@ -74,22 +75,22 @@ def could_pay(choice: Choice, m: Int, n: Int, k: Int) -> Bool:
     )
 
 
-struct Candidate[types: ProductTypes, choice: Choice](Listed):
+struct Candidate[types: ProductTypes, plan: Plan](Listed):
     """A cut for the shapes for which it could pay."""
 
     @staticmethod
     def supports(m: Int, n: Int, k: Int) -> Bool:
-        return could_pay(Self.choice, m, n, k)
+        return could_pay(Self.plan, m, n, k)
 
     @staticmethod
     def launch[Q: Queue](m: Int, n: Int, k: Int, mut queue: Q) raises:
-        Product[Self.types, Self.choice].launch(m, n, k, queue)
+        Product[Self.types, Self.plan].launch(m, n, k, queue)
 
 
-def is_new[choice: Choice, rows: Int]() -> Bool:
+def is_new[plan: Plan, rows: Int]() -> Bool:
     """Says whether none of the first `rows` of the table launches the same kernels."""
     comptime for i in range(rows):
-        comptime if CHOICES[i].name() == choice.name():
+        comptime if CHOICES[i].plan.name() == plan.name():
             return False
     return True
 
@@ -100,22 +101,22 @@ struct Candidates(Catalogue):
     @staticmethod
     def walk[V: Visitor](mut visitor: V) raises:
         comptime for i in range(len(CHOICES)):
-            comptime choice = CHOICES[i]
-            comptime is_of_codes = choice.family == Family.MIDDLE
-            comptime if is_new[choice, i]() and (not is_of_codes or choice.fits(CODES)):
-                Self.show[choice](visitor)
+            comptime plan = CHOICES[i].plan
+            comptime is_of_codes = plan.family == Family.MIDDLE
+            comptime if is_new[plan, i]() and (not is_of_codes or plan.fits(CODES)):
+                Self.show[plan](visitor)
         comptime for tiles in M_N_TILES:
             comptime for share in WAVES_SPLITS:
-                comptime choice = decode_choice(tiles, share)
-                comptime if choice.fits(FLOATS) and is_new[choice, len(CHOICES)]():
-                    Self.show[choice](visitor)
+                comptime plan = decode_plan(tiles, share)
+                comptime if plan.fits(FLOATS) and is_new[plan, len(CHOICES)]():
+                    Self.show[plan](visitor)
 
     @staticmethod
-    def show[choice: Choice](mut visitor: Some[Visitor]) raises:
+    def show[plan: Plan](mut visitor: Some[Visitor]) raises:
         """Shows a cut for floats and for codes."""
-        comptime if choice.family != Family.MIDDLE:
-            visitor.kernel[Candidate[FLOATS, choice]](String("linear_", choice.name()))
-        visitor.kernel[Candidate[CODES, choice]](String("matmul_", choice.name()))
+        comptime if plan.family != Family.MIDDLE:
+            visitor.kernel[Candidate[FLOATS, plan]](String("linear_", plan.name()))
+        visitor.kernel[Candidate[CODES, plan]](String("matmul_", plan.name()))
 
 
 @export

@@ -27,7 +27,7 @@ def is_first[types: ProductTypes, row: Int]() -> Bool:
     comptime own = CHOICES[row]
     comptime for i in range(row):
         comptime choice = CHOICES[i]
-        comptime if choice.sources.include(types) and choice.name() == own.name():
+        comptime if choice.sources.include(types) and choice.plan.name() == own.plan.name():
             return False
     return own.sources.include(types)
 
@@ -42,8 +42,8 @@ struct EightBits(Catalogue):
             comptime for i in range(len(CHOICES)):
                 comptime choice = CHOICES[i]
                 comptime if is_first[types, i]():
-                    visitor.kernel[Product[types, choice]](
-                        String("matmul_", name_of(formats.left), "_", choice.name())
+                    visitor.kernel[Product[types, choice.plan]](
+                        String("matmul_", name_of(formats.left), "_", choice.plan.name())
                     )
 
 

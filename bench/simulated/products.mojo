@@ -2,7 +2,8 @@
 
 from mojo_kernels.cdna4.catalogue import Catalogue, Listed, ListedQuantizer, Visitor
 from mojo_kernels.cdna4.decode.kernel import DecodeKernel
-from mojo_kernels.cdna4.host.choices import CHOICES, Choice, Family
+from mojo_kernels.cdna4.host.choices import CHOICES
+from mojo_kernels.cdna4.host.plan import Family, Plan
 from mojo_kernels.cdna4.middle.kernel import MiddleKernel
 from mojo_kernels.cdna4.prefill.kernel import PrefillKernel
 from mojo_kernels.cdna4.types import Formats, ProductTypes
@@ -16,26 +17,26 @@ comptime FLOATS = ProductTypes(Formats.MXFP4, Optional(BF16), EVEN, BF16, None)
 comptime CODES = ProductTypes(Formats.MXFP4, None, EVEN, BF16, None)
 
 
-struct Product[types: ProductTypes, choice: Choice, k_tail: Bool = False](Listed):
-    """The kernel of a row; without `k_tail`, K is whole steps."""
+struct Product[types: ProductTypes, plan: Plan, k_tail: Bool = False](Listed):
+    """The kernel of a plan; without `k_tail`, K is whole steps."""
 
     @staticmethod
     def supports(m: Int, n: Int, k: Int) -> Bool:
-        if Self.choice.family == Family.MIDDLE and not Self.choice.middle().supports(k):
+        if Self.plan.family == Family.MIDDLE and not Self.plan.middle.supports(k):
             return False
-        return Self.k_tail or not Self.choice.has_tail(k)
+        return Self.k_tail or not Self.plan.has_tail(k)
 
     @staticmethod
     def launch[Q: Queue](m: Int, n: Int, k: Int, mut queue: Q) raises:
         var problem = Self.types.problem(m, n, k)
-        comptime if Self.choice.family == Family.DECODE:
-            comptime shape = Self.choice.shape_of(Self.k_tail)
+        comptime if Self.plan.family == Family.DECODE:
+            comptime shape = Self.plan.decode_of(Self.k_tail)
             DecodeKernel[Self.types, shape].launch(problem, queue)
-        elif Self.choice.family == Family.MIDDLE:
-            comptime shape = Self.choice.middle()
+        elif Self.plan.family == Family.MIDDLE:
+            comptime shape = Self.plan.middle
             MiddleKernel[Self.types, shape, Self.k_tail].launch(problem, queue)
         else:
-            PrefillKernel[Self.types, Self.choice.m_tiles, Self.k_tail].launch(problem, queue)
+            PrefillKernel[Self.types, Self.plan.m_tiles, Self.k_tail].launch(problem, queue)
 
 
 def is_first[types: ProductTypes, row: Int]() -> Bool:
@@ -43,7 +44,7 @@ def is_first[types: ProductTypes, row: Int]() -> Bool:
     comptime own = CHOICES[row]
     comptime for i in range(row):
         comptime choice = CHOICES[i]
-        comptime if choice.sources.include(types) and choice.name() == own.name():
+        comptime if choice.sources.include(types) and choice.plan.name() == own.plan.name():
             return False
     return own.sources.include(types)
 
@@ -56,12 +57,12 @@ struct Rows[k_tail: Bool](Catalogue):
         comptime for i in range(len(CHOICES)):
             comptime choice = CHOICES[i]
             comptime if choice.any_k or not Self.k_tail:
-                comptime if is_first[FLOATS, i]() and choice.family != Family.MIDDLE:
-                    visitor.kernel[Product[FLOATS, choice, Self.k_tail]](
-                        String("linear_", choice.name())
+                comptime if is_first[FLOATS, i]() and choice.plan.family != Family.MIDDLE:
+                    visitor.kernel[Product[FLOATS, choice.plan, Self.k_tail]](
+                        String("linear_", choice.plan.name())
                     )
                 comptime if is_first[CODES, i]():
-                    visitor.kernel[Product[CODES, choice, Self.k_tail]](
-                        String("matmul_", choice.name())
+                    visitor.kernel[Product[CODES, choice.plan, Self.k_tail]](
+                        String("matmul_", choice.plan.name())
                     )
         visitor.kernel[ListedQuantizer[Format.MXFP4, BF16, EVEN]]("quantize")

@@ -2,23 +2,31 @@
 
     python -m bench.simulated.tune 16,4096,4096 64,7168,2048    ranks all cuts for shapes
     python -m bench.simulated.tune --table                      every class of shapes, to a CSV file
+    python -m bench.simulated.tune --fit                        constants of costs, to its times
 
 The rows of `CHOICES` in cdna4/host/choices.mojo come from what this prints; the CSV file shows
 for each class what the table chooses, what would have been fastest, and by how much. Cuts
 that spill registers are left out. As for shapes with many workgroups, only those of one compute
 unit are executed, except where K is split: then all are, so cuts with much work are left out.
+
+`--fit` asks `Costs` (cdna4/host/costs.mojo) for what it expects of every time in the file, moves
+one constant after the other for as long as that leads nearer, and prints both. Constants are
+changed by hand: where a choice would change, the table has to be measured again.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import expm1, log
+from statistics import fmean, median
 
-import mx_kernels as mx
+from mx_kernels._native import gpu_plans
+
 from bench import device
-from bench.rows import write_csv
+from bench.rows import read_csv, write_csv
 from bench.shapes import NAMED_SHAPES, Shape
 from bench.simulated import kernels, launches
 from bench.simulated.catalogue import Catalogue
@@ -60,6 +68,12 @@ STAGE_K = 256
 """Of K that is no multiple all kernels of the table are timed, in their instances with a tail."""
 MIDDLE = "matmul_middle"
 """Kernels that multiply codes, of floats those that a launch has made before."""
+TILE, SHORT_K = 16, 2048
+"""Of choices.mojo: rows, and K of codes, up to which decode kernels are not compared."""
+STEPS = (0.2, 0.05, 0.01)
+"""Parts of a constant by which it is moved."""
+PULL = 1e-3
+"""What a constant costs that is e times another, beside a mean squared error."""
 MOST_SHARED_WORK = 2e10
 """Multiplications and additions of a cut that splits K: all its workgroups are executed."""
 
@@ -72,8 +86,6 @@ class TunedRow:
     m: int
     n: int
     k: int
-    row: int
-    """The row of `CHOICES`."""
     chosen: str
     chosen_us: float
     fastest: str
@@ -139,22 +151,87 @@ def tune(cases: Sequence[tuple[str, Shape]]) -> Iterator[TunedRow]:
         ranked = rank(op, Operands(shape))
         times = {name: time_us for time_us, name in ranked}
         cut = _cut_of(chosen(shape, op)[1])
-        row = mx.explain(*shape, device="gfx950", op=op).row
         fastest_us, fastest = ranked[0]
         yield TunedRow(
-            op, *shape, row=row, chosen=cut, chosen_us=times[cut],
+            op, *shape, chosen=cut, chosen_us=times[cut],
             fastest=fastest, fastest_us=fastest_us, times_fastest=times[cut] / fastest_us,
             cuts=len(ranked), source="model", commit=commit, date=date,
         )  # fmt: skip
 
 
+def is_compared(row: TunedRow, cut: str) -> bool:
+    """Says whether costs decide: a decode kernel may be first for a tile of rows, or a short K."""
+    is_decode = not cut.startswith(("middle", "prefill"))
+    return not is_decode or (row.m > TILE and (row.op == "linear" or row.k > SHORT_K))
+
+
+class Fit:
+    """How near constants come to times of the model, of plans that are compared by their cost.
+
+    A factor of all is free: costs are compared with each other, and rows have several clocks.
+    """
+
+    def __init__(self, rows: Sequence[TunedRow]):
+        self.plans = gpu_plans()
+        self.samples = {
+            (cut, (*row.shape, int(row.op == "matmul"))): us
+            for row in rows
+            for cut, us in ((row.chosen, row.chosen_us), (row.fastest, row.fastest_us))
+            if is_compared(row, cut)
+        }
+        self.begin = dict(self.plans.costs_gfx950(()))
+
+    def errors(self, costs: Mapping[str, int]) -> list[float]:
+        """Returns the logarithms of expected by measured times, but for what all have in common."""
+        values = tuple(costs.values())
+        logs = [
+            log(self.plans.cycles_gfx950(cut, (*asked, *values)) / us)
+            for (cut, asked), us in self.samples.items()
+        ]
+        middle = median(logs)
+        return [found - middle for found in logs]
+
+    def loss(self, costs: Mapping[str, int]) -> float:
+        """Returns the mean of their squares, and a pull to constants that no time tells about."""
+        far = sum(log(costs[name] / value) ** 2 for name, value in self.begin.items())
+        return fmean(error**2 for error in self.errors(costs)) + PULL * far
+
+    def fitted(self) -> dict[str, int]:
+        """Returns constants from which no step of a few per cent leads nearer."""
+        best, least = self.begin, self.loss(self.begin)
+        for step in STEPS:
+            is_nearer = True
+            while is_nearer:
+                is_nearer = False
+                for name, sign in product(best, (1, -1)):
+                    moved = best[name] + sign * max(1, round(step * best[name]))
+                    if moved > 0 and (loss := self.loss({**best, name: moved})) < least:
+                        best, least, is_nearer = {**best, name: moved}, loss, True
+        return best
+
+
+def print_fit() -> None:
+    """Prints how near the constants come, and what others would."""
+    fit = Fit(read_csv(RESULT, TunedRow))
+    best = fit.fitted()
+    for title, costs in (("Costs.TABLE", fit.begin), ("fitted", best)):
+        off = sorted(map(abs, fit.errors(costs)))
+        half, most = (expm1(off[len(off) * part // 10]) for part in (5, 9))
+        print(f"{title:13} {len(off)} times: half within {half:.1%}, nine of ten within {most:.1%}")
+    for name, value in fit.begin.items():
+        print(f"    {name:16} {value:6} {best[name]:6}")
+
+
 def main(arguments: list[str]) -> None:
-    """Ranks the cuts of each shape on the command line, or measures the whole table."""
+    """Ranks the cuts of each shape on the command line, measures the whole table, or fits costs."""
+    if arguments == ["--fit"]:
+        print_fit()
+        return
     if arguments == ["--table"]:
         rows = []
         for row in tune(classes()):
             rows.append(row)
-            print(f"{row.op} {row.shape}: {row.chosen} {row.chosen_us:.2f} us, row {row.row}, "
+            print(f"{row.op} {row.shape}: {row.chosen} {row.chosen_us:.2f} us, "
                   f"{row.times_fastest:.2f} x {row.fastest}", flush=True)  # fmt: skip
         write_csv(RESULT, rows)
         return

@@ -20,7 +20,7 @@ def is_first[row: Int]() -> Bool:
     comptime own = CHOICES[row]
     comptime for i in range(row):
         comptime choice = CHOICES[i]
-        comptime if choice.sources == Sources.WIDE and choice.name() == own.name():
+        comptime if choice.sources == Sources.WIDE and choice.plan.name() == own.plan.name():
             return False
     return own.sources == Sources.WIDE
 
@@ -35,9 +35,9 @@ struct Wide(Catalogue):
             comptime types = ProductTypes(formats, Optional(BF16), EVEN, BF16, None)
             comptime for i in range(len(CHOICES)):
                 comptime choice = CHOICES[i]
-                comptime if is_first[i]() and choice.fits(types):
-                    visitor.kernel[Product[types, choice]](
-                        String("linear_", name_of(left), "_", choice.name())
+                comptime if is_first[i]() and choice.plan.fits(types):
+                    visitor.kernel[Product[types, choice.plan]](
+                        String("linear_", name_of(left), "_", choice.plan.name())
                     )
 
 

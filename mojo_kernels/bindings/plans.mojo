@@ -2,6 +2,7 @@
 
     explain_gfx950, explain_experts_gfx950    rows of the CDNA4 dispatch table, and launches
     table_gfx950                              all of its rows
+    costs_gfx950, cycles_gfx950               constants of what they are expected to take, and that
     explain_cuda, explain_experts_cuda        Hopper's plan of the least cost, and launches
     plans_cuda                                all of Hopper's plans, and what they are expected to take
     pairs_on_gfx950 and the like              formats that CDNA4 has kernels for
@@ -13,6 +14,7 @@ row here is what a device gets. Neither this module nor that of the CPU changes 
 from std.os import abort
 from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
+from std.reflection import reflect
 
 from mojo_kernels.bindings.pairs import (
     column_pairs_on_gfx950,
@@ -22,21 +24,22 @@ from mojo_kernels.bindings.pairs import (
 from mojo_kernels.bindings.protocol import Arguments
 from mojo_kernels.bindings.record import Record, Records, numbers
 from mojo_kernels.cdna4.chip import LANES
-from mojo_kernels.cdna4.host.choices import CHOICES
+from mojo_kernels.cdna4.host.choices import CHOICES, plan_named
+from mojo_kernels.cdna4.host.costs import Costs
 from mojo_kernels.cdna4.host.explain import (
     LayerSizes,
     explain,
     explain_grouped,
     explain_layer,
-    kernel_of,
     workspace_bytes,
 )
-from mojo_kernels.cdna4.types import Formats
+from mojo_kernels.cdna4.types import Formats, ProductTypes
 from mojo_kernels.hopper.host.choices import candidates
 from mojo_kernels.hopper.host.costs import Pair
 from mojo_kernels.hopper.host.explain import ExpertsQuestion, explain as explain_hopper
 from mojo_kernels.hopper.host.explain import explain_experts
 from mojo_kernels.launch.grid import Explained
+from mojo_kernels.numbers.rounding import Rounding
 
 
 def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
@@ -52,19 +55,18 @@ def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
     var is_encoded = args.next() != 0
     formats.are_columns = args.next() != 0
     var found = explain(m, n, k, formats, is_encoded=is_encoded)
-    var choice, grid, workspace = found.choice, found.grid, found.workspace
-    var tile_m, tile_n = choice.tile()
+    var plan, grid, workspace = found.choice.plan, found.grid, found.workspace
+    var tile_m, tile_n = plan.tile()
     var row = Record()
-    row.put("kernel", kernel_of(found.choice.family))
-    row.put("reason", String(choice.reason))
-    row.put("row", found.row)
-    row.put("cut", choice.name())
+    row.put("kernel", plan.family.kernel())
+    row.put("reason", String(found.choice.reason))
+    row.put("cut", plan.name())
     row.put("tile_m", tile_m)
     row.put("tile_n", tile_n)
-    row.put("chunk_k", choice.step_k())
+    row.put("chunk_k", plan.step_k())
     row.put("waves", grid.threads // LANES)
-    row.put("sharers", choice.shape.sharers)
-    row.put("depth", choice.shape.depth)
+    row.put("sharers", plan.sharers())
+    row.put("depth", plan.depth())
     row.put("splits", grid.z)
     row.put("k_tail", found.k_tail)
     row.put("quantizes_first", found.quantizes_first)
@@ -85,14 +87,43 @@ def table_gfx950(arguments: PythonObject) raises -> PythonObject:
     comptime for i in range(len(CHOICES)):
         comptime choice = CHOICES[i]
         var row = Record()
-        row.put("cut", choice.name())
+        row.put("cut", choice.plan.name())
         row.put("reason", String(choice.reason))
-        row.put("kernel", kernel_of(choice.family))
+        row.put("kernel", choice.plan.family.kernel())
         row.put("any_k", choice.any_k)
         row.put("linear", choice.sources.floats)
         row.put("matmul", choice.sources.codes)
         rows.add(row.fields)
     return rows.items
+
+
+def costs_gfx950(arguments: PythonObject) raises -> PythonObject:
+    """Takes nothing; returns the constants of what CDNA4's plans are expected to take, by name."""
+    comptime Fields = reflect[Costs]
+    comptime names = Fields.field_names()
+    var costs = materialize[Costs.TABLE]()
+    var found = Record()
+    comptime for i in range(Fields.field_count()):
+        comptime name = names[i]
+        found.put(name, rebind[Int](Fields.field_ref[i](costs)))
+    return found.fields
+
+
+def cycles_gfx950(plan: PythonObject, arguments: PythonObject) raises -> PythonObject:
+    """Takes the name of a plan, then (m, n, k, whether the left side is codes, *constants).
+
+    Returns the cycles that it is expected to take of bfloat16 or codes, under these constants.
+    """
+    comptime Fields = reflect[Costs]
+    var args = Arguments(arguments)
+    var m, n, k = args.next(), args.next(), args.next()
+    var x = Optional[DType](None) if args.next() != 0 else Optional(DType.bfloat16)
+    var types = ProductTypes(Formats.MXFP4, x, Rounding.EVEN, DType.bfloat16, None)
+    var costs = materialize[Costs.TABLE]()
+    comptime for i in range(Fields.field_count()):
+        ref field = Fields.field_ref[i](costs)
+        field = rebind[type_of(field)](args.next())
+    return PythonObject(costs.of(plan_named(String(py=plan), types), m, n, k, types))
 
 
 def explain_experts_gfx950(arguments: PythonObject) raises -> PythonObject:
@@ -194,6 +225,8 @@ def PyInit__mx_kernels_plans() abi("C") -> PythonObject:
         module.def_function[expert_pairs_on_gfx950]("expert_pairs_on_gfx950")
         module.def_function[explain_gfx950]("explain_gfx950")
         module.def_function[table_gfx950]("table_gfx950")
+        module.def_function[costs_gfx950]("costs_gfx950")
+        module.def_function[cycles_gfx950]("cycles_gfx950")
         module.def_function[explain_experts_gfx950]("explain_experts_gfx950")
         module.def_function[explain_cuda]("explain_cuda")
         module.def_function[explain_experts_cuda]("explain_experts_cuda")

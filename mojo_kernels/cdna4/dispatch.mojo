@@ -13,7 +13,8 @@ from .middle.kernel import MiddleKernel
 from .prefill.kernel import PrefillKernel
 from .quantize.kernel import QuantizeKernel
 from .types import ProductTypes, float_bytes
-from .host.choices import ANY, CHOICES, Family, KnownWeights, choose, quantized_workspace
+from .host.choices import ANY, CHOICES, KnownWeights, choose, quantized_workspace
+from .host.plan import Family
 
 
 def launch[
@@ -100,20 +101,20 @@ def _launch_chosen[
             comptime choice = CHOICES[i]
             if row == i:
                 comptime for k_tail in [False, True]:
-                    comptime can_end_so = known.k == 0 or choice.has_tail(known.k) == k_tail
+                    comptime can_end_so = known.k == 0 or choice.plan.has_tail(known.k) == k_tail
                     comptime if can_end_so and (choice.any_k or not k_tail):
-                        if choice.has_tail(problem.k) == k_tail:
-                            comptime if choice.family == Family.DECODE:
-                                comptime shape = choice.shape_of(k_tail)
+                        if choice.plan.has_tail(problem.k) == k_tail:
+                            comptime if choice.plan.family == Family.DECODE:
+                                comptime shape = choice.plan.decode_of(k_tail)
                                 return DecodeKernel[types, shape].launch(problem, queue)
-                            elif choice.family == Family.MIDDLE:
-                                comptime shape = choice.middle()
+                            elif choice.plan.family == Family.MIDDLE:
+                                comptime shape = choice.plan.middle
                                 comptime Kernel = MiddleKernel[types.encoded(), shape, k_tail]
                                 var part = problem
                                 comptime if choice.quantizes_first(types):
                                     part = _quantized[types](problem, queue)
                                 return Kernel.launch(part, queue)
                             else:
-                                comptime Kernel = PrefillKernel[types, choice.m_tiles, k_tail]
+                                comptime Kernel = PrefillKernel[types, choice.plan.m_tiles, k_tail]
                                 return Kernel.launch(problem, queue)
-    raise Error(String("no kernel was compiled for row ", row, " of the dispatch table"))
+    raise Error("no kernel was compiled for what the dispatch table chooses")

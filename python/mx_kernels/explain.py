@@ -53,8 +53,6 @@ class Explanation:
     """Rows and columns of C that are computed together: by a workgroup, or by a CPU core."""
     level: str = ""
     """The CPU's instruction level."""
-    row: int = 0
-    """The row of the dispatch table."""
     cut: str = ""
     """On Hopper the plan, see `hopper/plan.mojo`; MX_KERNELS_CUDA_PLAN forces one.
 

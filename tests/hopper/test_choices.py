@@ -373,7 +373,7 @@ def test_a_text_that_is_no_plan_is_refused_with_what_is_one(monkeypatch, named):
 
     cuda._devices[-1] = _cuda._Device(SimpleNamespace(multiply=None), 7, workspace_bytes)
     mode, layout = facts().modes["mxfp4", "even"], facts().layout_for("cuda")
-    call = _calls.question((9, 64, 32), mode, facts().formats["mxfp4"], layout)
+    call = _products.question((9, 64, 32), mode, facts().formats["mxfp4"], layout)
     prefix = "MX_KERNELS_CUDA_PLAN: " if named else ""
     with pytest.raises(ValueError, match=f"^{prefix}plan: got 'rs_bf16', expected another$"):
         cuda.multiply(call, torch.empty(0), 9, 32)

@@ -39,9 +39,9 @@ from ..host.experts import (
     choose_decode,
     choose_middle,
     cut_of,
-    has_room,
     num_cuts,
 )
+from ..host.plan import has_room
 from ..types import ProductTypes, float_bytes
 from .encoded import CodeRows, EncodedExperts, EncodedRows, launch_quantize
 from .kernel import ExpertRows, ExpertsKernel, Rows

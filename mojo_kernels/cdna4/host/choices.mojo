@@ -18,31 +18,18 @@ bench/results/gfx950_tune.csv holds what it found.
 from std.math import align_up, ceildiv
 from std.utils.numerics import max_finite
 
-from ...numbers.formats import Format
-from ..chip import CUS, LDS_BYTES, MAX_ROWS, TILE, TILE_BLOCKS, TILE_K, rows_at_once
-from ..decode.shape import DecodeLds, DecodeShape
-from ..middle.shape import MiddleShape, WAVES, slices_of
-from ..prefill.shape import COLUMNS, CREW_BYTES, STAGE_BLOCKS, WAVES_M, has_tile
-from ..types import Formats, ProductTypes, float_bytes
-from .costs import cycles_of_decode, cycles_of_middle, cycles_of_prefill, cycles_of_quantizing
 from ...launch.grid import CLEARED_BYTES, Workspace
+from ...numbers.formats import Format
+from ..chip import CUS, MAX_ROWS, TILE, rows_at_once
+from ..decode.shape import DecodeShape
+from ..middle.shape import MiddleShape, WAVES, slices_of
+from ..prefill.shape import CREW_BYTES
+from ..types import Formats, ProductTypes, float_bytes
+from .costs import Costs
+from .plan import Family, Plan
 
 comptime ANY = Int(max_finite[DType.int32]())
 """No bound."""
-
-
-@fieldwise_init
-struct Family(Equatable, TrivialRegisterPassable):
-    """A family of kernels."""
-
-    var code: Int
-
-    comptime DECODE = Self(0)
-    """Of `decode/kernel.mojo`."""
-    comptime PREFILL = Self(1)
-    """Of `prefill/kernel.mojo`."""
-    comptime MIDDLE = Self(2)
-    """Of `middle/kernel.mojo`."""
 
 
 @fieldwise_init
@@ -80,7 +67,7 @@ struct Sources(Equatable, TrivialRegisterPassable):
 
 @fieldwise_init
 struct Choice(TrivialRegisterPassable):
-    """A row of the table: the shapes it covers, the kernel for them, and why."""
+    """A row of the table: the shapes it covers, the plan for them, and why."""
 
     var sources: Sources
     """The activations it is for."""
@@ -92,110 +79,38 @@ struct Choice(TrivialRegisterPassable):
     """Tiles of C that workgroups compute, at most."""
     var any_k: Bool
     """Whether K may end within a chunk."""
-    var family: Family
-    var shape: DecodeShape
-    """How a decode kernel cuts its work, or a middle one; `k_tail` is settled by K."""
-    var m_tiles: Int
-    """Tiles of rows of a wave of a prefill kernel."""
+    var plan: Plan
     var reason: StaticString
-    """Why this kernel is for these shapes."""
-
-    def name(self) -> String:
-        """Returns the name: prefill<rows>, middle<tile>, or that of the cut."""
-        if self.family == Family.PREFILL:
-            return String("prefill", self.tile()[0])
-        var shape = self.shape
-        if self.family == Family.MIDDLE:
-            var rows, columns = self.tile()
-            var splits = String("s", shape.splits) if shape.splits > 1 else ""
-            return String("middle", rows, "x", columns, splits)
-        return shape.name()
-
-    def tile(self) -> Tuple[Int, Int]:
-        """Returns the rows and columns of C of a workgroup."""
-        if self.family == Family.PREFILL:
-            return (WAVES_M * self.m_tiles * TILE, COLUMNS)
-        return (self.shape.m_tiles * TILE, self.shape.n_tiles * TILE)
-
-    def step_k(self) -> Int:
-        """Returns the elements along K of a step of the loop."""
-        var tiles = self.shape.k_tiles
-        if self.family == Family.PREFILL:
-            tiles = STAGE_BLOCKS // TILE_BLOCKS
-        return tiles * TILE_K
-
-    def has_tail(self, k: Int) -> Bool:
-        """Says whether K ends within a step, which takes the `k_tail` instance."""
-        return k % self.step_k() != 0
-
-    def shape_of(self, k_tail: Bool) -> DecodeShape:
-        """Returns the cut of the decode kernel that can end within a chunk, or of the other."""
-        var shape = self.shape
-        shape.k_tail = k_tail
-        return shape
-
-    def middle(self) -> MiddleShape:
-        """Returns the cut of a middle kernel."""
-        var shape = self.shape
-        return MiddleShape(
-            shape.m_tiles,
-            shape.n_tiles // shape.waves,
-            shape.depth,
-            shape.splits,
-            shape.k_tiles,
-            shape.waves,
-        )
-
-    def fits(self, types: ProductTypes) -> Bool:
-        """Says whether there is such a kernel for `types`, and room in LDS for activations."""
-        if types.formats.are_columns and self.family != Family.PREFILL:
-            return False
-        if self.family == Family.PREFILL:
-            return has_tile(types, self.m_tiles)
-        if self.family == Family.MIDDLE:
-            var is_encoded = not types.x or types.formats == Formats.MXFP4
-            return is_encoded and self.middle().slices == slices_of(types.formats.left)
-        var tile_bytes = TILE * TILE_K * float_bytes(types.x.value()) if types.x else 0
-        return DecodeLds(self.shape, tile_bytes, types.formats.left).num_bytes() <= LDS_BYTES
+    """Why this plan is for these shapes."""
 
     def quantizes_first(self, types: ProductTypes) -> Bool:
         """Says whether a launch of its own makes codes of floats before."""
-        return self.family == Family.MIDDLE and Bool(types.x)
+        return self.plan.family == Family.MIDDLE and Bool(types.x)
 
     def has_cost(self, types: ProductTypes) -> Bool:
         """Says whether the row competes by its cost for products of four-bit codes or floats."""
         if types.x:
             return self.quantizes_first(types)
-        if self.family == Family.DECODE:
-            return self.sources == CODES and self.shape.splits > 1
+        if self.plan.family == Family.DECODE:
+            return self.sources == CODES and self.plan.splits() > 1
         return self.sources.codes
-
-    def cycles(self, m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
-        """Returns what the kernel is expected to take for MXFP4 codes, or for floats."""
-        var bytes = float_bytes(types.x.value()) if types.x else 0
-        if self.family == Family.PREFILL:
-            return cycles_of_prefill(self.m_tiles, m, n, k, bytes)
-        if self.family == Family.DECODE:
-            return cycles_of_decode(self.shape, m, n, k, bytes)
-        var before = cycles_of_quantizing(m, k, bytes) if types.x else 0
-        return before + cycles_of_middle(self.middle(), m, n, k)
 
     def max_rows(self, n: Int, k: Int, types: ProductTypes) -> Int:
         """Returns the largest M that the row covers for weights [n, k]; it covers all below."""
         var is_possible = (
             self.sources.include(types)
             and k <= self.max_k
-            and (self.any_k or not self.has_tail(k))
-            and self.fits(types)
-            and (self.family != Family.MIDDLE or self.middle().supports(k))
+            and (self.any_k or not self.plan.has_tail(k))
+            and self.plan.fits(types)
+            and (self.plan.family != Family.MIDDLE or self.plan.middle.supports(k))
         )
         if not is_possible:
             return 0
-        var rows, columns = self.tile()
+        var rows, columns = self.plan.tile()
         var max_rows = self.max_m
         if self.max_tiles != ANY:
             max_rows = min(max_rows, self.max_tiles // ceildiv(n, columns) * rows)
-        if self.family == Family.PREFILL:
+        if self.plan.family == Family.PREFILL:
             max_rows = min(max_rows, CLEARED_BYTES // CREW_BYTES * rows)
         return max_rows
 
@@ -221,7 +136,7 @@ def _decode(
     var shape = DecodeShape(
         m_tiles, n_tiles, k_tiles, waves, depth, False, splits, sharers, up_front
     )
-    return Choice(sources, max_m, max_k, max_tiles, any_k, Family.DECODE, shape, 0, reason)
+    return Choice(sources, max_m, max_k, max_tiles, any_k, Plan.of(shape), reason)
 
 
 def _prefill(
@@ -233,8 +148,7 @@ def _prefill(
     sources: Sources = Sources.BOTH,
 ) -> Choice:
     """Returns a row with the prefill kernels; their counters bound M."""
-    var unused = DecodeShape(1, 1, 1, 1, 1, False, 1)
-    return Choice(sources, ANY, max_k, max_tiles, True, Family.PREFILL, unused, m_tiles, reason)
+    return Choice(sources, ANY, max_k, max_tiles, True, Plan.of(m_tiles=m_tiles), reason)
 
 
 def _tile(
@@ -249,8 +163,8 @@ def _tile(
 ) -> Choice:
     """Returns a row with a middle kernel for four bits; `n_tiles` are those of a wave."""
     var max_tiles = CUS // splits if splits > 1 else ANY
-    var shape = MiddleShape(m_tiles, n_tiles, depth, splits, waves=waves).handover()
-    return Choice(Sources.BOTH, ANY, ANY, max_tiles, any_k, Family.MIDDLE, shape, 0, reason)
+    var plan = Plan.of(MiddleShape(m_tiles, n_tiles, depth, splits, waves=waves))
+    return Choice(Sources.BOTH, ANY, ANY, max_tiles, any_k, plan, reason)
 
 
 def _middle(
@@ -264,8 +178,8 @@ def _middle(
     splits: Int = 1,
 ) -> Choice:
     """Returns a row with a middle kernel for eight-bit codes."""
-    var shape = MiddleShape(m_tiles, n_tiles, depth, splits, slices_of(Format.MXFP8)).handover()
-    return Choice(WIDE_CODES, ANY, max_k, max_tiles, False, Family.MIDDLE, shape, 0, reason)
+    var plan = Plan.of(MiddleShape(m_tiles, n_tiles, depth, splits, slices_of(Format.MXFP8)))
+    return Choice(WIDE_CODES, ANY, max_k, max_tiles, False, plan, reason)
 
 
 comptime FLOATS = Sources.FLOATS
@@ -431,6 +345,21 @@ comptime CHOICES = [
 ]
 """In order of preference."""
 
+
+def plan_named(name: String, types: ProductTypes) raises -> Plan:
+    """Returns the plan of a name: a row's, or any decode kernel's."""
+    comptime for i in range(len(CHOICES)):
+        comptime plan = CHOICES[i].plan
+        if plan.fits(types) and plan.name() == name:
+            return plan
+    var shape = DecodeShape.named(name)
+    if shape.name() != name:
+        raise Error(
+            String("got the plan ", name, ", expected a row of the table or m<..>n<..>w<..>")
+        )
+    return Plan.of(shape)
+
+
 comptime SHORT_K = 2048
 """Up to which decode kernels are not compared with others for more than a tile of rows."""
 
@@ -443,12 +372,12 @@ def choose(m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
     var result, least = first, ANY
     comptime for i in range(len(CHOICES)):
         comptime choice = CHOICES[i]
-        comptime if choice.family == Family.DECODE:
+        comptime if choice.plan.family == Family.DECODE:
             var is_short = k <= SHORT_K and not types.x
             if i == first and (m <= TILE or is_short):
                 return first
         if (i == first or choice.has_cost(types)) and m <= choice.max_rows(n, k, types):
-            var cycles = choice.cycles(m, n, k, types)
+            var cycles = materialize[Costs.TABLE]().of(choice.plan, m, n, k, types)
             if cycles < least:
                 result, least = i, cycles
     return result
@@ -484,7 +413,7 @@ struct KnownWeights(TrivialRegisterPassable):
             var is_unknown = self.k == 0
             if i == row:
                 if is_unknown:
-                    return choice.sources.include(types) and choice.fits(types)
+                    return choice.sources.include(types) and choice.plan.fits(types)
                 if choice.has_cost(types) and types.formats == Formats.MXFP4:
                     return choice.max_rows(n, self.k, types) > 0
                 return choice.max_rows(n, self.k, types) > covered < self._most_rows(types)

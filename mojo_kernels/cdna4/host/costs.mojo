@@ -1,4 +1,4 @@
-"""What a cut is expected to take for MXFP4 codes, in cycles of a compute unit.
+"""What a plan is expected to take for MXFP4 codes, in cycles of a compute unit.
 
 Of a product, compute units do as many rounds as its workgroups need. A round is
 
@@ -8,8 +8,9 @@ Of a product, compute units do as many rounds as its workgroups need. A round is
     handover     where K is split, the sums of all others from memory
 
 and when all have ended, what caches hold goes to memory. Floats are loaded as such by decode
-kernels, encoded first by prefill kernels, or by a launch of its own. The numbers were read off the
-timing model; `python -m bench.simulated.tune` shows how close the choice is to the fastest cut.
+kernels, encoded first by prefill kernels, or by a launch of its own. `python -m bench.simulated.tune
+--fit` says how near `Costs` come to the model's times in bench/results/gfx950_tune.csv, and which
+constants would come nearer.
 """
 
 from std.math import ceildiv
@@ -19,123 +20,195 @@ from ..chip import BLOCK, CUS, GROUP_TILES, PAIR, TILE, TILE_BLOCKS, TILE_K
 from ..decode.shape import DecodeShape
 from ..middle.shape import MiddleShape, WAVES
 from ..prefill.shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_M, rows_of, tile_cycles
-from ..types import Formats
+from ..types import Formats, ProductTypes, float_bytes
+from .plan import Family, Plan
 
-comptime BYTES = 31
-"""That a compute unit gets in a cycle, of loads that memory answers."""
-comptime BYTES_OF_ONE = 27
-"""The same where no two workgroups load the same weights."""
-comptime BYTES_OF_ALL = 4400
-"""That all get of memory."""
-comptime LATENCY = 1000
-"""Of memory."""
 comptime MATRIX = 16
-"""A matrix instruction of four-bit codes."""
+"""Cycles of a matrix instruction of four-bit codes."""
 comptime BLOCK_BYTES = 17
 """Codes of a block and its scale."""
-comptime WRITTEN_BACK = 3780
-"""Bytes that all caches write back in a cycle."""
 comptime HELD = 32 << 20
-"""Bytes that they hold."""
+"""Bytes that all caches hold."""
 comptime CODES = 0
 """The bytes of a float where activations are codes."""
+
+
+@fieldwise_init
+struct Costs(TrivialRegisterPassable):
+    """The constants: cycles, bytes of a cycle, or per cent of what matrix instructions take."""
+
+    var bytes: Int
+    """That a compute unit gets in a cycle, of loads that memory answers."""
+    var bytes_of_one: Int
+    """The same where no two workgroups load the same weights."""
+    var bytes_of_all: Int
+    """That all get of memory."""
+    var latency: Int
+    """Of memory."""
+    var written_back: Int
+    """Bytes that all caches write back."""
+    var handover_begins: Int
+    """Until sums of another workgroup arrive."""
+    var handover_tile: Int
+    """A tile of another workgroup."""
+    var middle_ends: Int
+    """A middle kernel's begin and end."""
+    var middle_tile: Int
+    """The end of a tile of it."""
+    var middle_even: Int
+    """Per cent, of an even number of tiles of columns."""
+    var middle_odd: Int
+    """Per cent, of an odd number, for which a wave loads more words of scales."""
+    var middle_two: Int
+    """Per cent, of two waves a SIMD, which meet more often than they help each other."""
+    var launch: Int
+    """A launch that encodes floats."""
+    var saved: Int
+    """What that has to save at least."""
+    var quantize_least: Int
+    var quantize_ends: Int
+    var copied: Int
+    """Bytes that it moves."""
+    var prefill_ends: Int
+    """A prefill kernel's begin and end: it prepares scales first."""
+    var prefill_floats: Int
+    """The same where it prepares floats."""
+    var prefill_row: Int
+    """A row of these."""
+    var prefill_per_cent: Int
+    var decode_ends: Int
+    """A decode kernel's begin and end."""
+    var decode_meets: Int
+    """Waves add up where workgroups split K."""
+    var decode_low: Int
+    """Bytes, of one tile of rows."""
+    var decode_high: Int
+    """Bytes, of several."""
+    var decode_floats: Int
+    """Bytes, of more than two where they are floats."""
+
+    comptime TABLE = Self(
+        bytes=31,
+        bytes_of_one=27,
+        bytes_of_all=4400,
+        latency=1000,
+        written_back=3780,
+        handover_begins=1000,
+        handover_tile=180,
+        middle_ends=1000,
+        middle_tile=25,
+        middle_even=112,
+        middle_odd=126,
+        middle_two=120,
+        launch=3960,
+        saved=600,
+        quantize_least=3000,
+        quantize_ends=2000,
+        copied=3560,
+        prefill_ends=12300,
+        prefill_floats=7600,
+        prefill_row=25,
+        prefill_per_cent=109,
+        decode_ends=2000,
+        decode_meets=1000,
+        decode_low=27,
+        decode_high=22,
+        decode_floats=27,
+    )
+    """Those under which the table was measured, read off the timing model."""
+
+    def of(self, plan: Plan, m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
+        """Returns the cycles of a plan for MXFP4 codes, or for floats."""
+        var bytes = float_bytes(types.x.value()) if types.x else CODES
+        if plan.family == Family.PREFILL:
+            return self.of_prefill(plan.m_tiles, m, n, k, bytes)
+        if plan.family == Family.DECODE:
+            return self.of_decode(plan.decode, m, n, k, bytes)
+        var before = self.of_quantizing(m, k, bytes) if types.x else 0
+        return before + self.of_middle(plan.middle, m, n, k)
+
+    def of_middle(self, shape: MiddleShape, m: Int, n: Int, k: Int) -> Int:
+        """Returns the cycles of a middle kernel."""
+        var rows, columns = ceildiv(m, shape.rows()), ceildiv(n, shape.columns())
+        var simd_waves = shape.waves // WAVES
+        var tiles = shape.m_tiles * shape.n_tiles * simd_waves
+        # Weights, which fewer workgroups share, are a little slower.
+        var lines = min(m, shape.rows()) + shape.columns() + shape.columns() // 32
+        var bytes = lines * shape.stage_k() // BLOCK * BLOCK_BYTES
+        var groups = rows * columns * shape.splits
+        var load = bytes // self.bytes
+        if rows == 1:
+            var weights = shape.columns() * shape.stage_k() // BLOCK * BLOCK_BYTES
+            load = max(bytes // self.bytes_of_one, min(groups, CUS) * weights // self.bytes_of_all)
+        var multiply = tiles * shape.slices * MATRIX * self._per_cent(shape) // 100
+        var stages = shape.stages(k)
+        var first = 2 * load + self.latency + 2 * shape.rows()
+        var along_k = max(stages * load + multiply, stages * multiply + first)
+        var handover = self._handover(tiles, shape.splits)
+        var round = self.middle_ends + along_k + tiles * self.middle_tile + handover
+        return _rounds(groups) * round + self._write_back(2 * m * n * shape.splits)
+
+    def of_quantizing(self, m: Int, k: Int, float_bytes: Int) -> Int:
+        """Returns the cycles of a launch that encodes floats, and what it has to save at least."""
+        var bytes = m * k * float_bytes + m * (k // BLOCK) * BLOCK_BYTES
+        var runs = max(self.quantize_least, self.quantize_ends + bytes // self.copied)
+        return self.launch + self.saved + runs
+
+    def of_prefill(self, m_tiles: Int, m: Int, n: Int, k: Int, float_bytes: Int) -> Int:
+        """Returns the cycles of a prefill kernel."""
+        var rows, columns = ceildiv(m, rows_of(m_tiles)), ceildiv(n, COLUMNS)
+        var begin = self.prefill_ends
+        if float_bytes != CODES:
+            var shared = rows_of(m_tiles) * k * float_bytes // columns
+            begin = self.prefill_floats + rows_of(m_tiles) * self.prefill_row + shared // self.bytes
+        var bytes = (rows_of(m_tiles) + COLUMNS) * STAGE_BLOCKS * BLOCK_BYTES
+        var tiles = WAVES_M * m_tiles * N_TILES
+        var multiply = tiles * GROUP_TILES * MATRIX * self.prefill_per_cent // 100
+        var round = begin + ceildiv(k, STAGE_BLOCKS * BLOCK) * max(bytes // self.bytes, multiply)
+        return _rounds(rows * columns) * round + self._write_back(2 * m * n)
+
+    def of_decode(self, shape: DecodeShape, m: Int, n: Int, k: Int, float_bytes: Int) -> Int:
+        """Returns the cycles of a decode kernel: its waves load for themselves, and add up."""
+        var rows, columns = shape.m_tiles * TILE, shape.n_tiles * TILE
+        var bytes_per_cycle = self.decode_low if shape.m_tiles == 1 else self.decode_high
+        var left_bytes = rows * BLOCK_BYTES
+        if float_bytes != CODES:
+            # Floats are most of what is loaded, and lie in rows.
+            bytes_per_cycle = self.decode_floats if shape.m_tiles > PAIR else self.bytes
+            left_bytes = min(m, rows) * BLOCK * float_bytes
+        var blocks = k // BLOCK
+        if shape.splits > 1:
+            # Some waves have a chunk more than others.
+            blocks = shape.chunks_per_wave(k) * shape.k_groups() * shape.k_tiles * TILE_BLOCKS
+        var bytes = (left_bytes + columns * BLOCK_BYTES) * blocks
+        var load = bytes // bytes_per_cycle + (self.decode_meets if shape.splits > 1 else 0)
+        var grid = shape.grid(m, n)
+        var rounds = _rounds(grid.x * grid.y * grid.z)
+        var handover = self._handover(shape.own_tiles(), shape.splits)
+        var written = self._write_back(2 * m * n * shape.splits)
+        # Of two workgroups of a compute unit, one begins and ends while the other loads.
+        return self.decode_ends + rounds * load + handover + written
+
+    def _per_cent(self, shape: MiddleShape) -> Int:
+        """Returns how long a stage takes of what its matrix instructions do, in per cent."""
+        if shape.waves > WAVES:
+            return self.middle_two
+        return self.middle_odd if shape.n_tiles % PAIR == 1 else self.middle_even
+
+    def _handover(self, wave_tiles: Int, splits: Int) -> Int:
+        """Returns what a wave of the last workgroup does with the sums of its tiles."""
+        if splits == 1:
+            return 0
+        return self.handover_begins + (splits - 1) * wave_tiles * self.handover_tile
+
+    def _write_back(self, num_bytes: Int) -> Int:
+        """Returns what follows the last round."""
+        return min(num_bytes, HELD) // self.written_back
 
 
 def _rounds(groups: Int) -> Int:
     """Returns how often compute units take a workgroup."""
     return ceildiv(groups, CUS)
-
-
-def _write_back(num_bytes: Int) -> Int:
-    """Returns what follows the last round."""
-    return min(num_bytes, HELD) // WRITTEN_BACK
-
-
-def _handover(wave_tiles: Int, splits: Int) -> Int:
-    """Returns what a wave of the last workgroup does with the sums of its tiles."""
-    comptime BEGIN, TILE_OF_OTHER = 1000, 180
-    if splits == 1:
-        return 0
-    return BEGIN + (splits - 1) * wave_tiles * TILE_OF_OTHER
-
-
-def cycles_of_middle(shape: MiddleShape, m: Int, n: Int, k: Int) -> Int:
-    """Returns the cycles of a middle kernel."""
-    comptime BEGIN_AND_END, END_OF_TILE = 1000, 25
-    var rows, columns = ceildiv(m, shape.rows()), ceildiv(n, shape.columns())
-    var simd_waves = shape.waves // WAVES
-    var tiles = shape.m_tiles * shape.n_tiles * simd_waves
-    # Weights, which fewer workgroups share, are a little slower.
-    var lines = min(m, shape.rows()) + shape.columns() + shape.columns() // 32
-    var bytes = lines * shape.stage_k() // BLOCK * BLOCK_BYTES
-    var groups = rows * columns * shape.splits
-    var load = bytes // BYTES
-    if rows == 1:
-        var weights = shape.columns() * shape.stage_k() // BLOCK * BLOCK_BYTES
-        load = max(bytes // BYTES_OF_ONE, min(groups, CUS) * weights // BYTES_OF_ALL)
-    var multiply = tiles * shape.slices * MATRIX * _per_cent(shape) // 100
-    var stages = shape.stages(k)
-    var first = 2 * load + LATENCY + 2 * shape.rows()
-    var along_k = max(stages * load + multiply, stages * multiply + first)
-    var handover = _handover(tiles, shape.splits)
-    var round = BEGIN_AND_END + along_k + tiles * END_OF_TILE + handover
-    return _rounds(groups) * round + _write_back(2 * m * n * shape.splits)
-
-
-def _per_cent(shape: MiddleShape) -> Int:
-    """Returns how long a stage takes of what its matrix instructions do, in per cent.
-
-    Two waves of a SIMD meet more often than they help each other, and a wave with an odd number
-    of tiles of columns loads more words of scales.
-    """
-    if shape.waves > WAVES:
-        return 120
-    return 126 if shape.n_tiles % PAIR == 1 else 112
-
-
-def cycles_of_quantizing(m: Int, k: Int, float_bytes: Int) -> Int:
-    """Returns the cycles of a launch that encodes floats, and what it has to save at least."""
-    comptime LAUNCH, SAVED, LEAST, BEGIN_AND_END, COPIED = 3960, 600, 3000, 2000, 3560
-    var bytes = m * k * float_bytes + m * (k // BLOCK) * BLOCK_BYTES
-    return LAUNCH + SAVED + max(LEAST, BEGIN_AND_END + bytes // COPIED)
-
-
-def cycles_of_prefill(m_tiles: Int, m: Int, n: Int, k: Int, float_bytes: Int) -> Int:
-    """Returns the cycles of a prefill kernel: it prepares scales first, or floats."""
-    comptime BEGIN_AND_END, OF_FLOATS, OF_ROW_OF_FLOATS, PER_CENT = 12300, 7600, 25, 109
-    var rows, columns = ceildiv(m, rows_of(m_tiles)), ceildiv(n, COLUMNS)
-    var begin = BEGIN_AND_END
-    if float_bytes != CODES:
-        var shared = rows_of(m_tiles) * k * float_bytes // columns
-        begin = OF_FLOATS + rows_of(m_tiles) * OF_ROW_OF_FLOATS + shared // BYTES
-    var bytes = (rows_of(m_tiles) + COLUMNS) * STAGE_BLOCKS * BLOCK_BYTES
-    var tiles = WAVES_M * m_tiles * N_TILES
-    var multiply = tiles * GROUP_TILES * MATRIX * PER_CENT // 100
-    var round = begin + ceildiv(k, STAGE_BLOCKS * BLOCK) * max(bytes // BYTES, multiply)
-    return _rounds(rows * columns) * round + _write_back(2 * m * n)
-
-
-def cycles_of_decode(shape: DecodeShape, m: Int, n: Int, k: Int, float_bytes: Int) -> Int:
-    """Returns the cycles of a decode kernel: its waves load for themselves, and add up."""
-    comptime BEGIN_AND_END, MEETING = 2000, 1000
-    var rows, columns = shape.m_tiles * TILE, shape.n_tiles * TILE
-    var bytes_per_cycle = 27 if shape.m_tiles == 1 else 22
-    var left_bytes = rows * BLOCK_BYTES
-    if float_bytes != CODES:
-        # Floats are most of what is loaded, and lie in rows.
-        bytes_per_cycle = 27 if shape.m_tiles > PAIR else BYTES
-        left_bytes = min(m, rows) * BLOCK * float_bytes
-    var blocks = k // BLOCK
-    if shape.splits > 1:
-        # Some waves have a chunk more than others.
-        blocks = shape.chunks_per_wave(k) * shape.k_groups() * shape.k_tiles * TILE_BLOCKS
-    var bytes = (left_bytes + columns * BLOCK_BYTES) * blocks
-    var load = bytes // bytes_per_cycle + (MEETING if shape.splits > 1 else 0)
-    var grid = shape.grid(m, n)
-    var rounds = _rounds(grid.x * grid.y * grid.z)
-    var handover = _handover(shape.own_tiles(), shape.splits)
-    # Of two workgroups of a compute unit, one begins and ends while the other loads.
-    return BEGIN_AND_END + rounds * load + handover + _write_back(2 * m * n * shape.splits)
 
 
 def cycles_of_experts(cut: MiddleShape, m: Int, n: Int, k: Int, groups: Int, left: Format) -> Int:

@@ -15,8 +15,8 @@ from ...numbers.formats import Format
 from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import ANY, Known
-from ..chip import CUS, LDS_BYTES, TILE, TILE_K, WORD_BYTES
-from ..decode.shape import DecodeLds, DecodeShape
+from ..chip import CUS, TILE, WORD_BYTES
+from ..decode.shape import DecodeShape
 from ..experts.shape import (
     OrderedRows,
     code_bytes,
@@ -29,6 +29,7 @@ from ..experts.shape import (
 from ..middle.shape import MiddleShape, slices_of
 from ..types import Formats, ProductTypes, float_bytes
 from .costs import cycles_of_experts
+from .plan import has_room
 
 
 def _cut(m_tiles: Int, n_tiles: Int, waves: Int, depth: Int) -> DecodeShape:
@@ -44,12 +45,6 @@ of the second cut six are on a compute unit, of one with four waves and 12 tiles
 """
 comptime FEW_WORKGROUPS = 2 * CUS
 """Fewer of the second cut leave compute units waiting."""
-
-
-def has_room(cut: DecodeShape, types: ProductTypes) -> Bool:
-    """Says whether LDS has room for the activations of `types`."""
-    var tile_bytes = TILE * TILE_K * float_bytes(types.floats())
-    return DecodeLds(cut, tile_bytes, types.formats.left).num_bytes() <= LDS_BYTES
 
 
 def choose_decode(m: Int, n: Int, groups: Int, types: ProductTypes) -> Int:

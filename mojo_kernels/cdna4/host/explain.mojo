@@ -4,7 +4,7 @@ Launches of experts stand in the order in which they run: those of `multiply_gro
 """
 
 from ...experts import Experts, ExpertsProblem, Routing
-from ...numbers.formats import Format
+from ...launch.grid import Explained, Grid, Workspace
 from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import ANY, Left, NO_BIAS, Right
@@ -20,9 +20,9 @@ from ..experts.shape import (
     slots_grid,
 )
 from ..middle.shape import STAGE_K
-from ..prefill.shape import COLUMNS, PART_BLOCKS, grid_of, workspace_of
+from ..prefill.shape import COLUMNS, PART_BLOCKS
 from ..types import Formats, ProductTypes, has_expert_kernels, has_kernels, unsupported
-from .choices import CHOICES, Choice, Family, choose, quantized_workspace
+from .choices import CHOICES, Choice, choose, quantized_workspace
 from .experts import (
     DECODE_CUTS,
     LayerMemory,
@@ -31,7 +31,6 @@ from .experts import (
     choose_middle,
     cut_of,
 )
-from ...launch.grid import Explained, Grid, Workspace
 
 comptime BF16 = DType.bfloat16
 """The floats that are asked about."""
@@ -41,7 +40,6 @@ comptime BF16 = DType.bfloat16
 struct Explanation(Copyable, Movable):
     """The row of the table for a product, and its launch."""
 
-    var row: Int
     var choice: Choice
     var k_tail: Bool
     """Whether the kernel is the one that can end within a step."""
@@ -51,13 +49,6 @@ struct Explanation(Copyable, Movable):
     var workspace: Workspace
     var quantizes_first: Bool
     """Whether a launch of its own makes codes of floats before."""
-
-
-def kernel_of(family: Family) -> String:
-    """Returns the file of a kernel."""
-    var room = "decode" if family == Family.DECODE else "prefill"
-    room = "middle" if family == Family.MIDDLE else room
-    return String("cdna4/", room, "/kernel.mojo")
 
 
 def explain(m: Int, n: Int, k: Int, formats: Formats, *, is_encoded: Bool) raises -> Explanation:
@@ -71,32 +62,18 @@ def explain(m: Int, n: Int, k: Int, formats: Formats, *, is_encoded: Bool) raise
     comptime for i in range(len(CHOICES)):
         comptime choice = CHOICES[i]
         if row == i:
-            var found = _explain(choice, row, m, n, k, formats.left, has_codes=not is_encoded)
+            var plan = choice.plan
+            var space = plan.workspace(formats.left, m, n, k, has_codes=not is_encoded)
+            var steps = plan.steps_per_wave(k)
+            var found = Explanation(
+                choice, plan.has_tail(k), steps, plan.grid(m, n), space, False
+            )  # fmt: skip
             if is_first or choice.quantizes_first(types):
                 var handed_over = quantized_workspace(formats.left, m, k).handed_over_bytes
                 found.workspace.handed_over_bytes = handed_over
                 found.quantizes_first = True
             return found^
     raise Error(String("no row ", row))
-
-
-def _explain(
-    choice: Choice, row: Int, m: Int, n: Int, k: Int, left: Format, *, has_codes: Bool
-) -> Explanation:
-    """Returns the explanation of a row."""
-    var k_tail = choice.has_tail(k)
-    if choice.family == Family.DECODE:
-        var shape = choice.shape
-        var chunks = shape.chunks_per_wave(k)
-        var grid, space = shape.grid(m, n), shape.workspace(m, n)
-        return Explanation(row, choice, k_tail, chunks, grid, space, False)
-    if choice.family == Family.MIDDLE:
-        var shape = choice.middle()
-        var stages = shape.stages(k)
-        var grid, space = shape.grid(m, n), shape.workspace(m, n)
-        return Explanation(row, choice, k_tail, stages, grid, space, False)
-    var workspace = workspace_of(left, choice.m_tiles, m, k, has_codes=has_codes)
-    return Explanation(row, choice, k_tail, 0, grid_of(choice.m_tiles, m, n), workspace, False)
 
 
 @fieldwise_init

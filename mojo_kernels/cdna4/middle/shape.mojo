@@ -98,14 +98,13 @@ struct MiddleShape(Equatable, TrivialRegisterPassable):
         self.waves = waves
 
     def name(self) -> String:
-        """Returns middle<rows>x<columns>d<stages>, and how many there are of what is not usual."""
-        var name = String("middle", self.rows(), "x", self.columns(), "d", self.depth)
-        name += String("w", self.waves) if self.waves != WAVES else ""
-        return name + (String("s", self.splits) if self.splits > 1 else "")
+        """Returns middle<rows>x<columns>, and s<splits> if there are several."""
+        var splits = String("s", self.splits) if self.splits > 1 else ""
+        return String("middle", self.rows(), "x", self.columns(), splits)
 
     @staticmethod
     def named(name: String, *, slices: Int = GROUP_TILES) -> Self:
-        """Returns the cut of a name: `name` says the same of it."""
+        """Returns the cut of a name, with d<stages>, and w<waves> if they are not usual, behind."""
         comptime FAMILY = "middle"
         var begin = FAMILY.byte_length()
         var waves = count_behind("w", name, begin=begin, otherwise=WAVES)

@@ -21,8 +21,8 @@ struct Small(Catalogue):
 
     @staticmethod
     def walk[V: Visitor](mut visitor: V) raises:
-        comptime linear = CHOICES[choose(M, N, K, FLOATS)]
-        comptime matmul = CHOICES[choose(M, N, K, CODES)]
+        comptime linear = CHOICES[choose(M, N, K, FLOATS)].plan
+        comptime matmul = CHOICES[choose(M, N, K, CODES)].plan
         visitor.kernel[Product[FLOATS, linear]](String("linear_", linear.name()))
         visitor.kernel[Product[CODES, matmul]](String("matmul_", matmul.name()))
         visitor.kernel[ListedQuantizer[Format.MXFP4, BF16, EVEN]]("quantize")
