@@ -14,26 +14,29 @@ import oracle
 from gfx950.timing import profile
 from tests.cdna4 import support as cdna4
 
-NARROW, SPLIT = "m4n2d4s1w4_bfloat16_none", "m4n2d4s2w4_bfloat16_bfloat16"
-WIDE_SPLIT, WIDE = "m4n4d3s2w4_float32_float32", "m12n4d3s1w4_bfloat16_none"
-HIGH, WIDEST = "m14n2d3s1w4_bfloat16_float32", "m8n6d2s1w4_bfloat16_bfloat16"
-ODD = "m8n3d3s1w4_bfloat16_bfloat16"
+NARROW, SPLIT = "middle64x128d4_bfloat16_none", "middle64x128s2d4_bfloat16_bfloat16"
+WIDE_SPLIT, WIDE = "middle96x256s2d3_float32_float32", "middle192x256d2_bfloat16_none"
+HIGH, WIDEST = "middle224x128d3_bfloat16_float32", "middle128x384d2_bfloat16_bfloat16"
+ODD = "middle128x192d3_bfloat16_bfloat16"
 """Three tiles of columns a wave: half of the waves begin within a word of scales."""
-WIDEST_SPLIT = "m8n4d2s2w4_bfloat16_bfloat16"
+WIDEST_SPLIT = "middle128x256s2d2_bfloat16_bfloat16"
 """A wave has as many sums as it takes at once."""
-SHARED_BY_FOUR, SHARED_BY_THREE = "m4n2d4s4w4_bfloat16_none", "m8n2d3s3w4_bfloat16_bfloat16"
+SHARED_BY_FOUR, SHARED_BY_THREE = (
+    "middle64x128s4d4_bfloat16_none",
+    "middle128x128s3d3_bfloat16_bfloat16",
+)
 """A wave takes sums of three others, some tiles at a time; and of two, in a tree of four leaves."""
-SQUARE, EIGHT = "m16n2d2s1w8_bfloat16_float32", "m8n4d2s1w8_bfloat16_none"
+SQUARE, EIGHT = "middle256x256d2w8_bfloat16_float32", "middle128x512d2w8_bfloat16_none"
 """Eight waves, two on a SIMD."""
-TAIL, SPLIT_TAIL = NARROW + "t", "m6n2d3s2w4_bfloat16_bfloat16t"
-ODD_TAIL, LARGE_TAIL = "m14n3d2s1w4_float32_float32t", "m12n4d2s1w4_bfloat16_nonet"
+TAIL, SPLIT_TAIL = NARROW + "t", "middle96x128s2d3_bfloat16_bfloat16t"
+ODD_TAIL, LARGE_TAIL = "middle224x192d2_float32_float32t", "middle192x256d2_bfloat16_nonet"
 EIGHT_TAIL = SQUARE + "t"
 SPLITS = (SPLIT, WIDE_SPLIT, WIDEST_SPLIT)
 MORE_SPLITS = (SHARED_BY_FOUR, SHARED_BY_THREE)
 TAILS = (TAIL, SPLIT_TAIL, ODD_TAIL, LARGE_TAIL, EIGHT_TAIL)
 KERNELS = (NARROW, WIDE, HIGH, WIDEST, ODD, SQUARE, EIGHT, *SPLITS)
 pytestmark = pytest.mark.deep
-NAME = re.compile(r"m(\d+)n(\d+)d(\d+)s(\d+)w(\d+)_([a-z\d]+)_(none|[a-z]+\d+)t?")
+NAME = re.compile(r"middle(\d+)x(\d+)(?:s\d+)?d(\d+)(?:w(\d+))?_([a-z\d]+)_(none|[a-z]+\d+)t?")
 STAGE_K, CHUNK_K, MOST_TAILED_K = 256, 4096, 8192
 SHAPES = [(17, 100, 1024), (100, 130, 1792), (1, 1, 512), (70, 257, 2304), (33, 40, CHUNK_K + 512)]
 
@@ -55,7 +58,7 @@ def multiply(kernel, name, shape, nan_rows=(), **options):
     Rows of activations `nan_rows` have NaN for scales, and C has NaN there.
     """
     (m, n, k), rng = shape, np.random.default_rng(7)
-    out, bias_name = NAME.fullmatch(name).groups()[5:]
+    out, bias_name = NAME.fullmatch(name).groups()[4:]
     a, b = random_operand(rng, m, k), random_operand(rng, n, k)
     is_number = np.isin(np.arange(m), nan_rows, invert=True)
     a[1][~is_number] = 0xFF
@@ -99,7 +102,7 @@ def test_scales_may_begin_within_a_line(kernels, name, stages, late):
     multiply(kernels[name], name, (33, 40, stages * STAGE_K), late=late)
 
 
-@pytest.mark.parametrize("shape", [(100, 130, 18944), (17, 100, 1024), (33, 40, CHUNK_K)])
+@pytest.mark.parametrize("shape", [(100, 130, 18944), (17, 100, 1792), (33, 40, CHUNK_K)])
 @pytest.mark.parametrize("name", KERNELS + MORE_SPLITS)
 def test_the_last_stage_finds_scales_of_a_next_one_in_lds(kernels, name, shape):
     """Nobody uses them; `check` reports what is read that no wave has written."""
@@ -172,7 +175,8 @@ def test_nothing_spills_and_arguments_are_preloaded(name):
 
 @pytest.mark.parametrize("name", [NARROW, WIDE, SQUARE, EIGHT])
 def test_a_stage_meets_once_and_loads_no_weight_twice(kernels, name):
-    m_tiles, n_tiles, depth, _, waves = map(int, NAME.fullmatch(name).groups()[:5])
+    rows, columns, depth, waves = (int(n or 4) for n in NAME.fullmatch(name).groups()[:4])
+    m_tiles, n_tiles = rows // 16, columns // 16 // waves
     names = [instruction.name for instruction in cdna4.loop_of(kernels[name])]
     assert names.count("s_barrier") == depth
     assert sum(name.startswith("v_mfma") for name in names) == 2 * m_tiles * n_tiles * depth

@@ -14,11 +14,13 @@ import oracle
 from gfx950.timing import profile
 from tests.cdna4 import support as cdna4
 
-NAME = re.compile(r"(\w+)-(\w+)/m(\d+)n(\d+)d(\d+)s(\d+)_([a-z\d]+)_(none|[a-z\d]+)")
+NAME = re.compile(r"(\w+)-(\w+)/middle(\d+)x(\d+)(?:s\d+)?d(\d+)_([a-z\d]+)_(none|[a-z\d]+)")
 BLOCKS, ROWS, MX = "fp8_block-fp8_block_2d/", "fp8-fp8/", "mxfp8-mxfp8/"
-SPLIT, LARGE = "m4n1d4s3_float32_float32", "m8n4d3s1_bfloat16_none"
-BIASED_SPLIT = "m4n2d4s2_bfloat16_bfloat16"
-SMALL, HIGH, WIDE = (f"{cut}_bfloat16_none" for cut in ("m4n1d4s1", "m12n2d4s1", "m10n4d3s1"))
+SPLIT, LARGE = "middle64x64s3d4_float32_float32", "middle128x256d3_bfloat16_none"
+BIASED_SPLIT = "middle64x128s2d4_bfloat16_bfloat16"
+SMALL, HIGH, WIDE = (
+    f"{cut}_bfloat16_none" for cut in ("middle64x64d4", "middle192x128d4", "middle160x256d3")
+)
 KERNELS = (
     *(f"{pair}{cut}" for pair in (BLOCKS, ROWS, MX, "mxfp8-mxfp4/") for cut in (SPLIT, LARGE)),
     *(f"{BLOCKS}{cut}" for cut in (SMALL, BIASED_SPLIT, HIGH, WIDE)),
@@ -136,7 +138,7 @@ def test_nothing_spills_and_a_stage_meets_once(kernels, name):
     for count in ("vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size"):
         assert re.search(rf"\.{count}:\s+0\n", text), count
     left, right, *cut, _, _ = NAME.fullmatch(name).groups()
-    m_tiles, n_tiles, depth, _ = map(int, cut)
+    m_tiles, n_tiles, depth = (int(n) // by for n, by in zip(cut, (16, 64, 1), strict=True))
     loop = [instruction.name for instruction in cdna4.loop_of(kernels[name])]
     assert loop.count("s_barrier") == depth
     assert sum(x.startswith("v_mfma") for x in loop) == m_tiles * n_tiles * depth

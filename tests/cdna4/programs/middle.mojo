@@ -1,8 +1,8 @@
 """The middle kernels that tests launch, by name:
 
-    m<tiles of rows>n<tiles of columns of a wave>d<depth>s<splits>w<waves>_<output>_<bias>[t]
+    <cut>d<depth>[w<waves>]_<output>_<bias>[t]
 
-t: K may end within a stage.
+The cut is as `MiddleShape.name` writes it. t: K may end within a stage.
 """
 
 from std.os import abort
@@ -21,12 +21,11 @@ comptime F32 = DType.float32
 
 
 def show[
-    shape: MiddleShape, result: DType, bias: Optional[DType], k_tail: Bool = False
+    cut: StaticString, result: DType, bias: Optional[DType], k_tail: Bool = False
 ](mut visitor: Some[Visitor]) raises:
     """Shows a kernel."""
     comptime types = ProductTypes(Formats.MXFP4, None, Rounding.EVEN, result, bias)
-    var cut = String("m", shape.m_tiles, "n", shape.n_tiles, "d", shape.depth, "s", shape.splits)
-    cut += String("w", shape.waves)
+    comptime shape = MiddleShape.named(String(cut))
     var bias_name = String(types.bias.value()) if types.bias else "none"
     visitor.kernel[ListedProduct[types, MiddleKernel[types, shape, k_tail]]](
         String(cut, "_", result, "_", bias_name, "t" if k_tail else "")
@@ -38,23 +37,23 @@ struct Middle(Catalogue):
 
     @staticmethod
     def walk[V: Visitor](mut visitor: V) raises:
-        show[MiddleShape(4, 2, 4, 1), BF16, NO_BIAS](visitor)
-        show[MiddleShape(4, 2, 4, 2), BF16, Optional(BF16)](visitor)
-        show[MiddleShape(4, 4, 3, 2), F32, Optional(F32)](visitor)
-        show[MiddleShape(4, 2, 4, 4), BF16, NO_BIAS](visitor)
-        show[MiddleShape(8, 2, 3, 3), BF16, Optional(BF16)](visitor)
-        show[MiddleShape(12, 4, 3, 1), BF16, NO_BIAS](visitor)
-        show[MiddleShape(8, 3, 3, 1), BF16, Optional(BF16)](visitor)
-        show[MiddleShape(14, 2, 3, 1), BF16, Optional(F32)](visitor)
-        show[MiddleShape(8, 6, 2, 1), BF16, Optional(BF16)](visitor)
-        show[MiddleShape(8, 4, 2, 2), BF16, Optional(BF16)](visitor)
-        show[MiddleShape(16, 2, 2, 1, waves=8), BF16, Optional(F32)](visitor)
-        show[MiddleShape(8, 4, 2, 1, waves=8), BF16, NO_BIAS](visitor)
-        show[MiddleShape(4, 2, 4, 1), BF16, NO_BIAS, True](visitor)
-        show[MiddleShape(6, 2, 3, 2), BF16, Optional(BF16), True](visitor)
-        show[MiddleShape(14, 3, 2, 1), F32, Optional(F32), True](visitor)
-        show[MiddleShape(12, 4, 2, 1), BF16, NO_BIAS, True](visitor)
-        show[MiddleShape(16, 2, 2, 1, waves=8), BF16, Optional(F32), True](visitor)
+        show["middle64x128d4", BF16, NO_BIAS](visitor)
+        show["middle64x128s2d4", BF16, Optional(BF16)](visitor)
+        show["middle96x256s2d3", F32, Optional(F32)](visitor)
+        show["middle64x128s4d4", BF16, NO_BIAS](visitor)
+        show["middle128x128s3d3", BF16, Optional(BF16)](visitor)
+        show["middle192x256d2", BF16, NO_BIAS](visitor)
+        show["middle128x192d3", BF16, Optional(BF16)](visitor)
+        show["middle224x128d3", BF16, Optional(F32)](visitor)
+        show["middle128x384d2", BF16, Optional(BF16)](visitor)
+        show["middle128x256s2d2", BF16, Optional(BF16)](visitor)
+        show["middle256x256d2w8", BF16, Optional(F32)](visitor)
+        show["middle128x512d2w8", BF16, NO_BIAS](visitor)
+        show["middle64x128d4", BF16, NO_BIAS, True](visitor)
+        show["middle96x128s2d3", BF16, Optional(BF16), True](visitor)
+        show["middle224x192d2", F32, Optional(F32), True](visitor)
+        show["middle192x256d2", BF16, NO_BIAS, True](visitor)
+        show["middle256x256d2w8", BF16, Optional(F32), True](visitor)
 
 
 @export

@@ -1,6 +1,8 @@
 """The middle kernels for eight-bit activations that tests launch, by name:
 
-    <left>-<right>/m<tiles of rows>n<tiles of columns of a wave>d<depth>s<splits>_<output>_<bias>
+    <left>-<right>/<cut>d<depth>_<output>_<bias>
+
+The cut is as `MiddleShape.name` writes it.
 """
 
 from std.os import abort
@@ -28,18 +30,14 @@ comptime PAIRS = [
 
 def show[
     formats: Formats,
-    m_tiles: Int,
-    n_tiles: Int,
-    depth: Int,
-    splits: Int,
+    cut: StaticString,
     result: DType = BF16,
     bias: Optional[DType] = NO_BIAS,
 ](mut visitor: Some[Visitor]) raises:
     """Shows a kernel."""
     comptime types = ProductTypes(formats, None, Rounding.EVEN, result, bias)
-    comptime shape = MiddleShape(m_tiles, n_tiles, depth, splits, slices_of(formats.left))
+    comptime shape = MiddleShape.named(String(cut), slices=slices_of(formats.left))
     var pair = String(name_of(formats.left), "-", name_of(formats.right))
-    var cut = String("m", m_tiles, "n", n_tiles, "d", depth, "s", splits)
     var bias_name = String(types.bias.value()) if types.bias else "none"
     visitor.kernel[ListedProduct[types, MiddleKernel[types, shape, False]]](
         String(pair, "/", cut, "_", result, "_", bias_name)
@@ -52,13 +50,13 @@ struct MiddleWide(Catalogue):
     @staticmethod
     def walk[V: Visitor](mut visitor: V) raises:
         comptime for formats in PAIRS:
-            show[formats, 4, 1, 4, 3, F32, Optional(F32)](visitor)
-            show[formats, 8, 4, 3, 1](visitor)
+            show[formats, "middle64x64s3d4", F32, Optional(F32)](visitor)
+            show[formats, "middle128x256d3"](visitor)
         comptime BLOCKS = PAIRS[0]
-        show[BLOCKS, 4, 1, 4, 1](visitor)
-        show[BLOCKS, 4, 2, 4, 2, BF16, Optional(BF16)](visitor)
-        show[BLOCKS, 12, 2, 4, 1](visitor)
-        show[BLOCKS, 10, 4, 3, 1](visitor)
+        show[BLOCKS, "middle64x64d4"](visitor)
+        show[BLOCKS, "middle64x128s2d4", BF16, Optional(BF16)](visitor)
+        show[BLOCKS, "middle192x128d4"](visitor)
+        show[BLOCKS, "middle160x256d3"](visitor)
 
 
 @export
