@@ -7,6 +7,7 @@ from std.os import abort
 from std.python import PythonObject
 
 from products import BF16, EVEN, Product
+from table import is_first
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, Visitor
@@ -20,16 +21,6 @@ comptime PAIRS = [
     Formats(Format.FP8_BLOCK, Format.FP8_BLOCK_2D),
 ]
 """A pair for each kind of scales: of blocks of 32, of rows, and of blocks of 128."""
-
-
-def is_first[types: ProductTypes, row: Int]() -> Bool:
-    """Says whether a row is for such products, and none above launches the same kernels."""
-    comptime own = CHOICES[row]
-    comptime for i in range(row):
-        comptime choice = CHOICES[i]
-        comptime if choice.sources.include(types) and choice.plan.name() == own.plan.name():
-            return False
-    return own.sources.include(types)
 
 
 struct EightBits(Catalogue):

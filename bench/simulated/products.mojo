@@ -1,8 +1,7 @@
-"""What rows of the CDNA4 dispatch table launch, for bfloat16 and for codes."""
+"""The kernel of a plan, for bfloat16 and for codes."""
 
-from mojo_kernels.cdna4.catalogue import Catalogue, Listed, ListedQuantizer, Visitor
+from mojo_kernels.cdna4.catalogue import Listed
 from mojo_kernels.cdna4.decode.kernel import DecodeKernel
-from mojo_kernels.cdna4.host.choices import CHOICES
 from mojo_kernels.cdna4.host.plan import Family, Plan
 from mojo_kernels.cdna4.middle.kernel import MiddleKernel
 from mojo_kernels.cdna4.prefill.kernel import PrefillKernel
@@ -37,32 +36,3 @@ struct Product[types: ProductTypes, plan: Plan, k_tail: Bool = False](Listed):
             MiddleKernel[Self.types, shape, Self.k_tail].launch(problem, queue)
         else:
             PrefillKernel[Self.types, Self.plan.m_tiles, Self.k_tail].launch(problem, queue)
-
-
-def is_first[types: ProductTypes, row: Int]() -> Bool:
-    """Says whether a row is for such products, and none above launches the same kernels."""
-    comptime own = CHOICES[row]
-    comptime for i in range(row):
-        comptime choice = CHOICES[i]
-        comptime if choice.sources.include(types) and choice.plan.name() == own.plan.name():
-            return False
-    return own.sources.include(types)
-
-
-struct Rows[k_tail: Bool](Catalogue):
-    """The kernels of all rows, and the quantizer."""
-
-    @staticmethod
-    def walk[V: Visitor](mut visitor: V) raises:
-        comptime for i in range(len(CHOICES)):
-            comptime choice = CHOICES[i]
-            comptime if choice.any_k or not Self.k_tail:
-                comptime if is_first[FLOATS, i]() and choice.plan.family != Family.MIDDLE:
-                    visitor.kernel[Product[FLOATS, choice.plan, Self.k_tail]](
-                        String("linear_", choice.plan.name())
-                    )
-                comptime if is_first[CODES, i]():
-                    visitor.kernel[Product[CODES, choice.plan, Self.k_tail]](
-                        String("matmul_", choice.plan.name())
-                    )
-        visitor.kernel[ListedQuantizer[Format.MXFP4, BF16, EVEN]]("quantize")

@@ -3,7 +3,7 @@
 from std.os import abort
 from std.python import PythonObject
 
-from products import Rows
+from table import Rows
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 

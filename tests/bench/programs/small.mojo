@@ -7,13 +7,12 @@ from products import BF16, CODES, EVEN, FLOATS, Product
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, ListedQuantizer, Visitor
-from mojo_kernels.cdna4.host.choices import CHOICES, choose
+from mojo_kernels.cdna4.decode.shape import DecodeShape
+from mojo_kernels.cdna4.host.plan import Plan
 from mojo_kernels.numbers.formats import Format
 
-comptime M = 3
-comptime N = 256
-comptime K = 512
-"""The shape is `SMALL` of tests/bench/test_gfx950.py."""
+comptime CUT = "m1n1w4u"
+"""What the dispatch chooses for `SMALL` of tests/bench/test_gfx950.py."""
 
 
 struct Small(Catalogue):
@@ -21,10 +20,9 @@ struct Small(Catalogue):
 
     @staticmethod
     def walk[V: Visitor](mut visitor: V) raises:
-        comptime linear = CHOICES[choose(M, N, K, FLOATS)].plan
-        comptime matmul = CHOICES[choose(M, N, K, CODES)].plan
-        visitor.kernel[Product[FLOATS, linear]](String("linear_", linear.name()))
-        visitor.kernel[Product[CODES, matmul]](String("matmul_", matmul.name()))
+        comptime plan = Plan.of(DecodeShape.named(CUT))
+        visitor.kernel[Product[FLOATS, plan]](String("linear_", CUT))
+        visitor.kernel[Product[CODES, plan]](String("matmul_", CUT))
         visitor.kernel[ListedQuantizer[Format.MXFP4, BF16, EVEN]]("quantize")
 
 
