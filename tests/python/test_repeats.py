@@ -195,10 +195,15 @@ def layer():
     return {
         "x": torch.randn(M, K, dtype=BF16),
         "w_gate_up": mx.quantize(torch.randn(E, 2 * INNER, K)).preshuffle(),
-        "w_down": mx.quantize(torch.randn(E, K, INNER)).preshuffle(),
+        "w_down": mx.quantize(torch.randn(E, K, INNER), format="mxfp8").preshuffle(),
         "expert_ids": torch.randint(0, E, (M, SLOTS)),
         "expert_weights": torch.rand(M, SLOTS),
     }
+
+
+def of_another_format(w):
+    """The same bytes, which mean other numbers."""
+    return mx.MXTensor(w.codes, w.scales, shape=w.shape, format="mxfp8_e5m2", layout=w.layout)
 
 
 def groups():
@@ -232,6 +237,7 @@ EXPERTS = {
         "bias": lambda g: {"bias_down": torch.randn(E, K, dtype=BF16)},
         "biases": lambda g: {"bias_down": torch.randn(E, K), "bias_gate_up": torch.randn(E, 64)},
         "second weights": lambda g: {"w_down": mx.quantize(torch.randn(E, K, INNER))},
+        "second weights over the same bytes": lambda g: {"w_down": of_another_format(g["w_down"])},
         "activation": lambda g: {"activation": "silu"},
         "limit": lambda g: {"limit": 1.0},
         "alpha": lambda g: {"alpha": 1.0},

@@ -7,7 +7,7 @@ takes the long way, where errors get their words.
 
     remembered            asked again
     x                     type, shape, dtype, device, plain memory, no gradient wanted
-    codes and scales      address, number of elements
+    codes and scales      address, number of elements; of weights that do not remember, all
     bias, sizes, ids ..   as of x
     rules                 what was given beside arrays
 
@@ -322,7 +322,7 @@ class Repeat(NamedTuple):
     rules: tuple
     x: Plain
     weights: tuple[int, ...]
-    """Addresses and numbers of elements of codes and scales."""
+    """Addresses and numbers of elements of codes and scales; what the second ones are."""
     others: tuple[tuple[Plain, torch.Size, int] | None, ...]
     """What else there was, with its shape and where its address stands; None for nothing."""
     result: tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
@@ -356,7 +356,9 @@ def repeat(
     given, plain, weights, likes, result, out_at, call, launch = known
     if rules != given or not plain.fits(x) or intercepted():
         return None
-    found = _memory_of(w) if second is None else _memory_of(w) + _memory_of(second)
+    found = _memory_of(w)
+    if second is not None:
+        found += _memory_of(second) + second._native + second.shape
     call = call.copy()
     call[_X] = values = x.data_ptr()
     if found != weights or not values or len(others) != len(likes):
@@ -416,9 +418,8 @@ def _remember(
             return
         likes.append(like and (like, other.shape, place))
     found = [_memory_of(w) for w in weights]
-    if [address for memory in found for address in memory[:2]] != [
-        call[at] for at in places.weights
-    ]:
+    there = [call[at] for at in places.weights]
+    if there != [address for memory in found for address in memory[:2]]:
         return
     launch = launcher.prepared(operation, call, plain.device)
     if launch is None:
@@ -429,7 +430,7 @@ def _remember(
     known[x.shape] = Repeat(
         rules=rules,
         x=plain,
-        weights=sum(found, ()),
+        weights=sum((*found, *(w._native + w.shape for w in weights[1:])), ()),
         others=tuple(likes) if any(likes) else (),
         result=(tuple(out.shape), out.stride(), out.dtype),
         out=places.out,
