@@ -64,7 +64,7 @@ def main() -> int:
     with contextlib.redirect_stdout(io.StringIO()) as said:
         status = pytest.main(["--collect-only", "-qq"], [claims])
     if status != pytest.ExitCode.OK:
-        print(said.getvalue())
+        print(said.getvalue().partition("= ERRORS =")[2])
     else:
         LIST.write_text("".join(f"{line}\n" for line in lines_of(claims.by_file)), "utf-8")
         tiers = [tier for names in claims.by_file.values() for tier in names.values()]

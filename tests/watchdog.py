@@ -42,6 +42,18 @@ def pytest_runtest_protocol(item):
         return (yield)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem, sched):
+    # With `--dist loadfile`, xdist 3.8 puts the ended process's files back as they were: the test
+    # that hung would begin again, and of a file whose tests are done the end would be waited for.
+    queue = getattr(sched, "workqueue", {})
+    for file, is_done in list(queue.items()):
+        if crashitem in is_done:
+            is_done[crashitem] = True
+        if all(is_done.values()):
+            del queue[file]
+
+
 def pytest_enter_pdb():
     # Who debugs takes as long as it takes.
     faulthandler.cancel_dump_traceback_later()

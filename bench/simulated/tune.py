@@ -23,8 +23,6 @@ from itertools import product
 from math import expm1, log
 from statistics import fmean, median
 
-from mx_kernels._native import gpu_plans
-
 from bench import device
 from bench.rows import read_csv, write_csv
 from bench.shapes import NAMED_SHAPES, Shape
@@ -32,6 +30,7 @@ from bench.simulated import kernels, launches
 from bench.simulated.catalogue import Catalogue
 from bench.simulated.launches import Operands
 from bench.simulated.systems import chosen, our_quantizer
+from mx_kernels._core.native import gpu_plans
 
 RESULT = device.REPOSITORY / "bench" / "results" / "gfx950_tune.csv"
 OPS = ("linear", "matmul")

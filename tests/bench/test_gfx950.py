@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from mx_kernels._native import gpu_plans
 from typer.testing import CliRunner
 
 import mx_kernels as mx
@@ -25,6 +24,7 @@ from bench.simulated.launches import Launch, Operands, last_workgroup
 from bench.targets import gfx950 as target
 from bench.targets import gfx950_hardware as hardware
 from gfx950.timing.parameters import Machine
+from mx_kernels._core.native import gpu_plans
 from tests import artefacts
 from tests.tiers import deep
 

@@ -9,10 +9,10 @@ import itertools
 
 import numpy as np
 import pytest
-from mx_kernels._native import gpu_plans
 
 import mx_kernels as mx
 import oracle
+from mx_kernels._core.native import gpu_plans
 from tests.cdna4 import support as cdna4
 from tests.cdna4.support import CONTEST, LINEAR, MATMUL, Decode, Problem, contest_kernel
 from tests.tiers import deep, tiered
