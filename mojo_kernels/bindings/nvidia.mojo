@@ -60,14 +60,14 @@ def workspace_of(
     left_format: Int,
     right_format: Int,
     layout: Int,
-    plan: Optional[Plan] = None,
+    forced: Optional[Plan] = None,
 ) -> Workspace:
     """Returns the workspace that a product wants, whatever its addresses and types."""
     var portable_space = portable.workspace_of(m, n, k)
     comptime if has_hopper():
-        if plans.asks_for_none(m, n, k, left_format, right_format, layout, plan):
+        if plans.asks_for_none(m, n, k, left_format, right_format, layout, forced):
             return Workspace(0, 0)
-        var space = plans.workspace_of(m, n, k, left_format, right_format, layout, plan)
+        var space = plans.workspace_of(m, n, k, left_format, right_format, layout, forced)
         return larger(space, portable_space)
     else:
         return portable_space

@@ -10,14 +10,12 @@ their own, and portable kernels are for operands that no fast one takes.
 
 from std.os import abort
 
-from ...numbers.formats import Format
 from ...simt import host as tiles
 from ...simt.host import Cut, factors_of
 from ..plan import Kernel, Plan
 from .costs import FAMILIES, NEVER, Pair, RANKS, costs_of, terms_of
+from .gemm import MXFP8
 from .measured import EXCEPTIONS
-
-comptime MXFP8 = Format.MXFP8.code()
 
 comptime MAX_FEW_ROWS = 8
 """Up to this many rows of activations, no plan wants a workspace."""

@@ -38,8 +38,8 @@ at once, in the lanes of a vector.
 
 from std.math import ceil, ceildiv
 
-from ...numbers.formats import Format, NO_FORMAT, block_of
-from ..layout import BLOCK, OPERANDS, TILE_ROWS
+from ...numbers.formats import NO_FORMAT, block_of
+from ..layout import BLOCK, TILE_ROWS
 from ..plan import Kernel, MAX_RANKS, MULTIPROCESSORS, MainLoop, OperandType, Plan
 from ..shapes import (
     BYTE_STEP_BLOCKS as FP8_STEP_BLOCKS,
@@ -49,7 +49,7 @@ from ..shapes import (
     Shape,
     WIDE_TOKENS,
 )
-from .gemm import groups_of
+from .gemm import MXFP4, MXFP8, groups_of
 from .measured import COSTS
 
 comptime Lanes = SIMD[DType.float64, 4]
@@ -117,7 +117,6 @@ struct Pair(Equatable, TrivialRegisterPassable):
     @staticmethod
     def of(left_format: Int, right_format: Int, k: Int) -> Self:
         """Returns that of two formats which have fast kernels, for a result of two bytes."""
-        comptime MXFP4, MXFP8 = OPERANDS.code(), Format.MXFP8.code()
         if left_format == NO_FORMAT:
             return Self.KEPT
         if left_format == MXFP4:

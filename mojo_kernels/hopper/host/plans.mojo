@@ -1,4 +1,4 @@
-"""The plan that a product gets, the table's or a forced one, and the workspace that Python asks for."""
+"""The plan that a product gets, its own or a forced one, and the workspace that Python asks for."""
 
 from ...launch.grid import Workspace, larger
 from ...numbers.formats import NO_FORMAT
@@ -10,7 +10,7 @@ from .workspace import workspace_of as workspace_of_plan, workspace_of_aligned, 
 
 
 def plan_of(problem: Problem, forced: Optional[Plan]) -> Plan:
-    """Returns the plan for a problem: a forced one for its formats, or the table's."""
+    """Returns the plan for a problem, a forced one for its operands, or the portable one."""
     var m, n, k = problem.m, problem.n, problem.k
     var left_format, right_format = problem.left.format, problem.right.format
     if is_portable(forced):
@@ -62,8 +62,7 @@ def workspace_of(
         return workspace_of_mapped(m, k)
     if aligned_takes(left_format, right_format):
         var plan = plan_of_mxfp8(m, n, k, right_format, forced)
-        var is_prepared = plan.kernel == Kernel.SS_E4M3_PREPARED
-        return workspace_of_aligned(m, n, k, plan.tokens, is_prepared)
+        return workspace_of_aligned(m, n, k, plan.tokens, plan.kernel.is_prepared)
     if is_of_mxfp4(forced):
         return workspace_of_plan(m, n, k, forced.value())
     if m <= MAX_FEW_ROWS:
