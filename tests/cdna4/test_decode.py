@@ -82,7 +82,8 @@ def test_every_kernel_of_the_dispatch_table_is_within_the_bound(rng, program, tu
         shapes = [shape for shape in CHOSEN_SHAPES if decode.supports(shape[2])]
         assert shapes, name
         for shape in shapes[place : place + 1]:
-            cdna4.assert_multiplies(kernel, decode, Problem.random(rng, shape), late=late)
+            problem = Problem.random(rng, shape, decode.x or "bfloat16", decode.bias)
+            cdna4.assert_multiplies(kernel, decode, problem, late=late)
 
 
 @MODES
@@ -117,8 +118,9 @@ def test_a_nan_reaches_exactly_its_row(ragged_kernels, rng, dtype):
 def test_a_nan_scale_of_the_weights_reaches_exactly_its_column(ragged_kernels, rng, part):
     for name, kernel in list(ragged_kernels.items())[part::PARTS]:
         decode = Decode.named(name)
-        problem = Problem.random(rng, (3, 40, 544), decode.x or "bfloat16", decode.bias)
-        problem.weights[1][21, 16] = oracle.NAN_SCALE
+        k = next(k for k in (544, 512, 1536) if decode.supports(k))
+        problem = Problem.random(rng, (3, 40, k), decode.x or "bfloat16", decode.bias)
+        problem.weights[1][21, k // oracle.BLOCK - 1] = oracle.NAN_SCALE
         c = cdna4.assert_multiplies(kernel, decode, problem)
         assert np.isnan(c[:, 21]).all() and not np.isnan(np.delete(c, 21, 1)).any(), name
 
