@@ -93,12 +93,14 @@ def executable(name: str, *tests: str, deep: bool = False) -> Artefact:
 
 CPU_GRAPHS_ARE_WITHOUT = ("cdna4", "hopper", "simt")
 """The folders of kernels for GPUs."""
+OPS = ("mojo_kernels/bindings/max_ops.mojo", "mojo_kernels/bindings/max_experts.mojo")
 IMPORTED = re.compile(r"^ *from (tests\.\S+) import", re.MULTILINE)
-GRAPHS_ARE_WITHOUT = (
-    *("__main__.py", "checkpoints", "cli.py", "conversion", "explain.py", "integrations"),
-    "modules.py",
+GRAPHS_ARE_OF = (
+    "max_graph",
+    *("_core/arrays.py", "_core/calls.py", "_core/checks.py", "_core/facts.py"),
 )
-"""What of the Python package has nothing to do with graphs."""
+"""What of the Python package says what is in a graph; the rest may make other weights, which a test
+of the graph, beside the same call of torch, finds."""
 
 
 def graph(
@@ -120,16 +122,14 @@ def graph(
 
     def build() -> Build:
         package = ROOT / "python" / "mx_kernels"
-        python = [
-            path
-            for path in package.rglob("*.py")
-            if path.relative_to(package).parts[0] not in GRAPHS_ARE_WITHOUT
-        ]
-        python += [TESTS / "cases.py", *(TESTS / "oracle").rglob("*.py"), *scripts_of(source)]
+        python = [path for part in GRAPHS_ARE_OF for path in files_of(package / part)]
+        python += [TESTS / "cases.py", *files_of(TESTS / "oracle"), *scripts_of(source)]
         python += [ROOT / "examples" / f"{example}.py"] if example else []
-        kernels = (path.relative_to(ROOT) for path in (ROOT / "mojo_kernels").rglob("*.mojo"))
-        files = [*python, *(ROOT / path for path in kernels if path.parts[1] not in without)]
-        sources = Sources("", {p.relative_to(ROOT).as_posix(): p for p in sorted(files)})
+        files = {path.relative_to(ROOT).as_posix(): path for path in python}
+        for ops in OPS:
+            of_ops = Sources.of(ROOT / ops, [ROOT]).files
+            files |= {name: of_ops[name] for name in of_ops if name.split("/")[1] not in without}
+        sources = Sources("", dict(sorted(files.items())))
         facts = [builds.toolchain(), *machine(), *arguments]
         return Build(
             f"graph-{stem}-{sources.digest(facts)}",
@@ -139,6 +139,11 @@ def graph(
         )
 
     return Artefact(name, build, tests or (f"{room}/",), deep)
+
+
+def files_of(path: Path) -> list[Path]:
+    """Returns a Python file, or all of a folder."""
+    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
 
 
 def scripts_of(script: Path) -> Iterator[Path]:
