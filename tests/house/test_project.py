@@ -32,6 +32,8 @@ PIXI = tomllib.loads((ROOT / "pixi.toml").read_text())
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MOJO_FILES = sorted((ROOT / "mojo_kernels").rglob("*.mojo"))
 LONGEST_FILE = 600
+LINE_BUDGET = {"mojo_kernels": 45_200, "python/mx_kernels": 14_800}
+"""Lines of all files; raising one takes a reason in the commit."""
 MOST_OF_A_FAILURE = 4000
 """Characters."""
 # What an outer `make test ARGS=...` would hand down to the `make` and pytest of a test.
@@ -415,6 +417,13 @@ def test_no_source_file_is_too_long():
         if path.suffix in {".py", ".mojo"}:
             lines = len(path.read_text().splitlines())
             assert lines <= LONGEST_FILE, f"{path.relative_to(ROOT)} has {lines} lines"
+
+
+@pytest.mark.parametrize("folder", LINE_BUDGET)
+def test_a_package_stays_within_its_lines(folder):
+    inside = (path for path in tracked_files() if path.is_relative_to(ROOT / folder))
+    lines = sum(len(p.read_text().splitlines()) for p in inside if p.suffix in {".py", ".mojo"})
+    assert lines <= LINE_BUDGET[folder]
 
 
 # Run on a lent GPU, `scripts/gpu_host.sh`, or where other people's kernels or an emulator are at
