@@ -24,7 +24,7 @@ from mojo_kernels.bindings.pairs import (
 from mojo_kernels.bindings.protocol import Arguments
 from mojo_kernels.bindings.record import Record, Records, numbers
 from mojo_kernels.cdna4.chip import LANES
-from mojo_kernels.cdna4.host.choices import CHOICES, plan_named
+from mojo_kernels.cdna4.host.choices import CHOICES, Choice, plan_named
 from mojo_kernels.cdna4.host.costs import Costs
 from mojo_kernels.cdna4.host.explain import (
     LayerSizes,
@@ -85,16 +85,21 @@ def table_gfx950(arguments: PythonObject) raises -> PythonObject:
     """
     var rows = Records()
     comptime for i in range(len(CHOICES)):
-        comptime choice = CHOICES[i]
-        var row = Record()
-        row.put("cut", choice.plan.name())
-        row.put("reason", String(choice.reason))
-        row.put("kernel", choice.plan.family.kernel())
-        row.put("any_k", choice.any_k)
-        row.put("linear", choice.sources.floats)
-        row.put("matmul", choice.sources.codes)
-        rows.add(row.fields)
+        rows.add(_row_of(materialize[CHOICES[i]]()))
     return rows.items
+
+
+@no_inline
+def _row_of(choice: Choice) raises -> PythonObject:
+    """Returns a row of the table: compiled once, not for each of them."""
+    var row = Record()
+    row.put("cut", choice.plan.name())
+    row.put("reason", String(choice.reason))
+    row.put("kernel", choice.plan.family.kernel())
+    row.put("any_k", choice.any_k)
+    row.put("linear", choice.sources.floats)
+    row.put("matmul", choice.sources.codes)
+    return row.fields
 
 
 def costs_gfx950(arguments: PythonObject) raises -> PythonObject:
