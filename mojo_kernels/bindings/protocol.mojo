@@ -1,21 +1,7 @@
 """What extension modules take from Python: one tuple of integers for a call, read here alone.
 
-Addresses, sizes, and positions in the tables. The Python package validates, and writes the same
-tuples in one place, `mx_kernels._calls`:
-
-    multiply      left: kind, values, scales, dtype, row stride, format, rounding
-                  right: codes, scales, format, layout
-                  result: values, dtype, bias, bias dtype
-                  m, n, k
-    multiply_grouped   left, experts: right, count, codes step, scales step, bias, bias dtype
-                  sizes, values, dtype, m, n, k
-    multiply_experts   left, two experts: gate up, down
-                  routing: ids, bytes of an id, weights, weights dtype, tokens, slots
-                  gate: code, limit, alpha as bits of float32
-                  values, dtype, width, inner
-    quantize      values, dtype, row stride, rows, k, format, rounding, codes, scales
-    dequantize    codes, scales, format, layout, rows, k, values, dtype
-    relayout      codes, scales, layout, codes out, scales out, layout out, format, rows, k
+Addresses, sizes, and positions in the tables. The Python package validates, and writes the fields
+of `mx_kernels._core.protocol`: a test compares their names and order with what is read here.
 
 What the device wants stands behind: a thread team and its threads; or a device, its stream, and more,
 of which the plan of a product alone is a text.
