@@ -321,7 +321,7 @@ class Repeat(NamedTuple):
 
     rules: tuple
     x: Plain
-    weights: tuple[int, ...]
+    weights: tuple
     """Addresses and numbers of elements of codes and scales; what the second ones are."""
     others: tuple[tuple[Plain, torch.Size, int] | None, ...]
     """What else there was, with its shape and where its address stands; None for nothing."""
@@ -358,7 +358,7 @@ def repeat(
         return None
     found = _memory_of(w)
     if second is not None:
-        found += _memory_of(second) + second._native + second.shape
+        found += _memory_of(second) + _meaning_of(second)
     call = call.copy()
     call[_X] = values = x.data_ptr()
     if found != weights or not values or len(others) != len(likes):
@@ -390,6 +390,11 @@ def _memory_of(w: Operand) -> tuple[int, int, int, int]:
     """Returns addresses and numbers of elements of codes and scales."""
     codes, scales = w._codes, w._scales
     return codes.data_ptr(), scales.data_ptr(), codes.numel(), scales.numel()
+
+
+def _meaning_of(w: Operand) -> tuple:
+    """Returns format, layout and sizes; the shape of an MXTensor would take longer."""
+    return (*w._native, w._k, w._checked)
 
 
 def _remember(
@@ -430,7 +435,7 @@ def _remember(
     known[x.shape] = Repeat(
         rules=rules,
         x=plain,
-        weights=sum((*found, *(w._native + w.shape for w in weights[1:])), ()),
+        weights=sum((*found, *map(_meaning_of, weights[1:])), ()),
         others=tuple(likes) if any(likes) else (),
         result=(tuple(out.shape), out.stride(), out.dtype),
         out=places.out,
