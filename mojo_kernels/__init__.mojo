@@ -287,7 +287,7 @@ Hopper's builds on the room of any GPU.
         plans.mojo            Python extension module of what GPUs would do, without a GPU
         cuda.mojo             Python extension module of CUDA devices
         nvidia.mojo           Hopper's kernels on Hopper, portable ones on other NVIDIA GPUs
-        nvidia_facts.mojo     memory that these want, for Python
+        nvidia_facts.mojo     memory that these want, and handles of plans, for Python
         ptx.mojo              the same module, which also says what a device would be told
         max_ops.mojo          MAX custom ops
         max_experts.mojo      the same for experts

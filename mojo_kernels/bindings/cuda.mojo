@@ -1,7 +1,7 @@
 """The Python extension module `_mx_kernels_gpu` of CUDA devices: thin, no maths.
 
 Each function takes one tuple of integers, see `protocol`; behind what all devices take stand the
-handle of an open device and the caller's stream, for a product also a workspace and the text of a plan.
+handle of an open device and the caller's stream, for a product also a workspace and a plan's handle.
 Nothing waits and nothing is allocated: results are memory that the caller hands in.
 """
 
@@ -10,13 +10,12 @@ from std.python import PythonObject
 from std.python.bindings import PythonModuleBuilder
 
 from mojo_kernels.bindings.nvidia import (
-    forced_plan,
     multiply,
     multiply_experts,
     multiply_grouped,
     quantize,
 )
-from mojo_kernels.bindings.nvidia_facts import add_facts
+from mojo_kernels.bindings.nvidia_facts import add_facts, plan_at
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
@@ -43,13 +42,14 @@ def _queue(mut args: Arguments) raises -> CudaQueue:
 
 
 def py_multiply(arguments: PythonObject) raises:
-    """Takes the problem and (device, stream, workspace, plan); without a text the table chooses."""
+    """Takes the problem and (device, stream, workspace or 0, handle of a plan or 0)."""
     var args = Arguments(arguments)
     var problem = read_problem(args)
     var device = args.next()
     var stream = args.next()
-    var queue = CudaQueue(device, stream, args.next())
-    multiply[Known.NOTHING](problem, queue, forced_plan(args.next_text()))
+    var workspace = args.next()
+    var queue = CudaQueue(device, stream, workspace)
+    multiply[Known.NOTHING](problem, plan_at(args.next()), queue, is_lent=workspace != 0)
 
 
 def py_multiply_grouped(arguments: PythonObject) raises:

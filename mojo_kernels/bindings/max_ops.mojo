@@ -25,7 +25,7 @@ from max.gpu.host.info import is_cpu
 from std.utils.index import IndexList
 
 from . import nvidia
-from ..backend import is_nvidia
+from ..backend import has_hopper, is_nvidia
 from ..cdna4 import dispatch as cdna4
 from ..cdna4.host.choices import KnownWeights
 from ..cdna4.quantize.kernel import QuantizeKernel
@@ -35,6 +35,8 @@ from ..cpu.max_runtime import RuntimeTeam
 from ..cpu.quantize import dequantize, quantize
 from ..cpu.rows import FloatRows
 from ..calls import DequantizeCall, QuantizeCall
+from ..hopper.host import plans
+from ..hopper.plan import Plan
 from ..launch.context_queue import ContextQueue
 from ..layouts import LAYOUTS, Plain, PreshuffledCdna4
 from ..numbers.floats import FLOAT_TYPES
@@ -334,13 +336,15 @@ def _multiply_on_nvidia[known: Known](problem: Problem, context: DeviceContext) 
         return
     # Freed in the order of the stream.
     var left, right = problem.left, problem.right
-    var space = nvidia.workspace_of(
-        problem.m, problem.n, problem.k, left.format, right.format, right.layout
-    )
+    var plan = Plan.PORTABLE
+    var space = nvidia.workspace_of(problem.m, problem.n, problem.k)
+    comptime if has_hopper():
+        plan = plans.plan_of(problem, None)
+        space = plans.lent(problem.m, problem.n, problem.k, left.format, right.format, right.layout)
     var workspace = context.enqueue_create_buffer[DType.uint8](max(1, space.num_bytes()))
     var queue = ContextQueue(context)
     queue.lent = Int(workspace.unsafe_ptr())
-    nvidia.multiply[known](problem, queue)
+    nvidia.multiply[known](problem, plan, queue, is_lent=space.num_bytes() > 0)
     _ = workspace^
 
 

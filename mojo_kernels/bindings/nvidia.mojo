@@ -9,9 +9,9 @@ from ..calls import QuantizeCall
 from ..experts import ExpertsProblem, GroupedProblem
 from ..hopper import dispatch as hopper
 from ..hopper.experts import dispatch as hopper_experts
-from ..hopper.host import moe, plans
-from ..hopper.plan import Kernel, Plan
-from ..launch.grid import Workspace, larger
+from ..hopper.host import gemm, moe
+from ..hopper.plan import Plan
+from ..launch.grid import Workspace
 from ..launch.queue import Queue
 from ..problem import ANY, Known, Problem
 from ..simt import experts as portable_experts
@@ -30,47 +30,24 @@ def quantize[
         quantize_portably[known_dtype, known_format](call, queue)
 
 
-def forced_plan(text: StringSlice) raises -> Optional[Plan]:
-    """Returns the plan that tests, tuning or a user force; an empty text leaves it to the table."""
-    if text.byte_length() == 0:
-        return None
-    var plan = Plan.parse(text)
-    if plan.kernel == Kernel.TILES:
-        raise Error(String("plan: got '", text, "', expected 'portable', which chooses its tiles"))
-    return plan
-
-
 def multiply[
     known: Known
-](problem: Problem, mut queue: Some[Queue], forced: Optional[Plan] = None) raises:
-    """Computes left @ right.T + bias; a forced plan is Hopper's."""
+](problem: Problem, plan: Plan, mut queue: Some[Queue], *, is_lent: Bool) raises:
+    """Computes left @ right.T + bias as planned, or by portable kernels: at other addresses than
+    the plan is for, or on other GPUs than Hopper.
+
+    Unless they are lent a workspace, portable kernels are those that want none.
+    """
+    var has_workspace = is_lent or workspace_of(problem.m, problem.n, problem.k).num_bytes() == 0
     comptime if has_hopper():
-        var plan = plans.plan_of(problem, forced)
-        # Others than what was expected, at other addresses: tiles want what nobody has asked for.
-        var is_asked = plan.kernel != Kernel.PORTABLE or not plans.asks_for_none(problem, forced)
-        hopper.launch[known](problem, plan, queue, has_workspace=is_asked)
-    else:
-        portable.launch[known](problem, queue)
+        if gemm.takes(problem):
+            return hopper.launch[known](problem, plan, queue, has_workspace)
+    portable.launch[known](problem, queue, has_workspace)
 
 
-def workspace_of(
-    m: Int,
-    n: Int,
-    k: Int,
-    left_format: Int,
-    right_format: Int,
-    layout: Int,
-    forced: Optional[Plan] = None,
-) -> Workspace:
-    """Returns the workspace that a product wants, whatever its addresses and types."""
-    var portable_space = portable.workspace_of(m, n, k)
-    comptime if has_hopper():
-        if plans.asks_for_none(m, n, k, left_format, right_format, layout, forced):
-            return Workspace(0, 0)
-        var space = plans.workspace_of(m, n, k, left_format, right_format, layout, forced)
-        return larger(space, portable_space)
-    else:
-        return portable_space
+def workspace_of(m: Int, n: Int, k: Int) -> Workspace:
+    """Returns the workspace that a product by portable kernels wants."""
+    return portable.workspace_of(m, n, k)
 
 
 def workspace_of(problem: GroupedProblem) -> Workspace:

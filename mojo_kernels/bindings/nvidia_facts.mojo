@@ -1,24 +1,34 @@
-"""What Python asks about products on NVIDIA GPUs before it calls one: memory that they want."""
+"""What Python asks about products on NVIDIA GPUs before it calls one: memory, handles of plans."""
 
+from std.memory.alloc import unsafe_alloc
 from std.python import PythonObject
 from std.python.bindings import PythonModuleBuilder
 
-from .nvidia import forced_plan, workspace_of
+from ..backend import has_hopper
+from ..hopper.plan import Plan
+from .nvidia import workspace_of
 from .protocol import Arguments, read_experts, read_grouped
 
 
-def py_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, n, k, left format, right format, layout of the right side, plan or no text).
+def py_plan(text: PythonObject) raises -> PythonObject:
+    """Keeps the plan of a text for the life of the process; returns its handle."""
+    var kept = unsafe_alloc[Plan](1)
+    kept.unsafe_write(Plan.parse(String(py=text)))
+    return PythonObject(Int(kept))
 
-    Returns the bytes that `multiply` may want.
-    """
+
+def plan_at(handle: Int) -> Plan:
+    """Returns the plan of a handle; 0 is that of the portable kernels."""
+    if handle == 0:
+        return Plan.PORTABLE
+    return ImmPointer[Plan, ImmutAnyOrigin](unsafe_from_address=handle)[]
+
+
+def py_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
+    """Takes (m, n, k); returns the bytes that the portable kernels may want for a product."""
     var args = Arguments(arguments)
-    var m, n, k = args.next(), args.next(), args.next()
-    var left_format, right_format = args.next(), args.next()
-    var layout = args.next()
-    var plan = forced_plan(args.next_text())
-    var space = workspace_of(m, n, k, left_format, right_format, layout, plan)
-    return PythonObject(space.num_bytes())
+    var m, n = args.next(), args.next()
+    return PythonObject(workspace_of(m, n, args.next()).num_bytes())
 
 
 def py_grouped_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
@@ -35,6 +45,8 @@ def py_experts_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
 
 def add_facts(mut module: PythonModuleBuilder) raises:
     """Adds all of them to a module."""
+    comptime if has_hopper():
+        module.def_function[py_plan]("plan")
     module.def_function[py_workspace_bytes]("workspace_bytes")
     module.def_function[py_grouped_workspace_bytes]("multiply_grouped_workspace_bytes")
     module.def_function[py_experts_workspace_bytes]("multiply_experts_workspace_bytes")

@@ -4,6 +4,7 @@
     table_gfx950                              all of its rows
     costs_gfx950, cycles_gfx950               constants of what they are expected to take, and that
     explain_cuda, explain_experts_cuda        Hopper's plan of the least cost, and launches
+    plan_cuda                                 Hopper's plan for a call, and its workspace
     plans_cuda                                all of Hopper's plans, and what they are expected to take
     pairs_on_gfx950 and the like              formats that CDNA4 has kernels for
 
@@ -38,8 +39,10 @@ from mojo_kernels.hopper.host.choices import candidates
 from mojo_kernels.hopper.host.costs import Pair
 from mojo_kernels.hopper.host.explain import ExpertsQuestion, explain as explain_hopper
 from mojo_kernels.hopper.host.explain import explain_experts
+from mojo_kernels.hopper.host.plans import forced_plan, lent, plan_of
 from mojo_kernels.launch.grid import Explained
 from mojo_kernels.numbers.rounding import Rounding
+from mojo_kernels.problem import Left, LeftKind, NO_BIAS, Problem, Result, Right
 
 
 def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
@@ -188,6 +191,25 @@ def explain_cuda(arguments: PythonObject) raises -> PythonObject:
     return row.fields
 
 
+def plan_cuda(arguments: PythonObject) raises -> PythonObject:
+    """Takes (m, n, k, kind of the left side, its dtype, row stride and format, right format and layout,
+    dtype of the result, text of a forced plan or an empty one).
+
+    Returns the text of Hopper's plan for such a product at addresses that fast kernels take, and the
+    bytes of the workspace that it is lent.
+    """
+    var args = Arguments(arguments)
+    var m, n, k = args.next(), args.next(), args.next()
+    var kind, dtype, row_stride, left_format = args.next(), args.next(), args.next(), args.next()
+    var left = Left(LeftKind(kind), 0, 0, dtype, row_stride, left_format, Rounding.EVEN)
+    var right_format = args.next()
+    var right = Right(0, 0, right_format, args.next())
+    var problem = Problem(left, right, Result(0, args.next(), 0, NO_BIAS), m=m, n=n, k=k)
+    var forced = forced_plan(args.next_text())
+    var space = lent(m, n, k, left_format, right_format, right.layout, forced)
+    return Python.tuple(String(plan_of(problem, forced)), space.num_bytes())
+
+
 def explain_experts_cuda(arguments: PythonObject) raises -> PythonObject:
     """Takes what `explain_experts_gfx950` takes; returns the same of Hopper.
 
@@ -234,6 +256,7 @@ def PyInit__mx_kernels_plans() abi("C") -> PythonObject:
         module.def_function[cycles_gfx950]("cycles_gfx950")
         module.def_function[explain_experts_gfx950]("explain_experts_gfx950")
         module.def_function[explain_cuda]("explain_cuda")
+        module.def_function[plan_cuda]("plan_cuda")
         module.def_function[explain_experts_cuda]("explain_experts_cuda")
         module.def_function[plans_cuda]("plans_cuda")
         return module.finalize()

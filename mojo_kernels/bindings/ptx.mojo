@@ -2,7 +2,8 @@
 
 It has all of `cuda`, and beside each function that launches one of the name `tell_...`, for which no
 device need be there: calls are the same without a device and a stream; behind what all devices
-take stand, where a workspace may be wanted, its address and its bytes, for a product also a plan.
+take stand, where a workspace may be wanted, its address and its bytes, for a product also a plan's
+handle.
 Nothing runs. Each returns the launches of the call, in their order:
 
     (ptx, entry, (x, y, z), threads, cluster, shared_bytes, [bytes of each argument])
@@ -17,12 +18,12 @@ from std.python.bindings import PythonModuleBuilder
 
 from mojo_kernels.bindings.cuda import add_functions
 from mojo_kernels.bindings.nvidia import (
-    forced_plan,
     multiply,
     multiply_experts,
     multiply_grouped,
     quantize,
 )
+from mojo_kernels.bindings.nvidia_facts import plan_at
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
@@ -70,11 +71,12 @@ def _launches(queue: PtxQueue) raises -> PythonObject:
 
 
 def py_tell_multiply(arguments: PythonObject) raises -> PythonObject:
-    """Takes the problem and (workspace, its bytes, plan); without a text the table chooses."""
+    """Takes the problem and (workspace or 0, its bytes, handle of a plan or 0)."""
     var args = Arguments(arguments)
     var problem = read_problem(args)
-    var queue = _queue(args)
-    multiply[Known.NOTHING](problem, queue, forced_plan(args.next_text()))
+    var workspace = args.next()
+    var queue = PtxQueue(workspace, args.next())
+    multiply[Known.NOTHING](problem, plan_at(args.next()), queue, is_lent=workspace != 0)
     return _launches(queue)
 
 

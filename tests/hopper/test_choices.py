@@ -325,14 +325,14 @@ def test_kernels_for_few_rows_want_no_workspace_and_others_do():
 
 
 @pytest.mark.parametrize("plan", ["", _cuda.PORTABLE])
-def test_the_module_of_the_device_is_asked_what_memory_each_product_wants(monkeypatch, plan):
+def test_each_product_gets_its_own_plan_and_the_memory_that_it_wants(monkeypatch, plan):
     """Nothing else knows: not the rows, the formats or the layout alone."""
     cuda, asked, calls, freed = _cuda.Cuda(), [], [], []
     cuda.plan = plan
 
-    def workspace_bytes(question):
+    def plan_for(question):
         asked.append(question)
-        return sum(question[:-1]) % 3
+        return sum(question[:-1]) % 5, sum(question[:-1]) % 3
 
     stand_ins = {
         "current_device": lambda: -1,
@@ -343,7 +343,7 @@ def test_the_module_of_the_device_is_asked_what_memory_each_product_wants(monkey
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(_cuda, name, stand_in)
     native = SimpleNamespace(multiply=calls.append)
-    cuda._devices[-1] = _cuda._Device(native, 7, workspace_bytes)
+    cuda._devices[-1] = _cuda._Device(native, 7, plan_for)
     rows = facts().formats.values()
     for left, right, layout, m, k in product(
         [KEPT_FLOATS, *facts().activations[:-1]], rows, facts().layouts.values(),
@@ -352,10 +352,12 @@ def test_the_module_of_the_device_is_asked_what_memory_each_product_wants(monkey
         mode = facts().modes[left, "even"]
         call = _products.question((m, 64, k), mode, right, layout)
         cuda.multiply(call, torch.empty(0), m, k)
-        question = (m, 64, k, mode.format, right.code, layout.code, plan)
-        num_bytes = sum(question[:-1]) % 3
+        bfloat16 = facts().dtypes["bfloat16"]
+        of_left = mode.kind, bfloat16, k, mode.format
+        question = (m, 64, k, *of_left, right.code, layout.code, bfloat16, plan)
+        handle, num_bytes = sum(question[:-1]) % 5, sum(question[:-1]) % 3
         assert asked.pop() == question
-        assert calls.pop() == (*call, 7, 5, 1000 + num_bytes if num_bytes else 0, plan)
+        assert calls.pop() == (*call, 7, 5, 1000 + num_bytes if num_bytes else 0, handle)
         assert [freed.pop()] == [1000 + num_bytes] if num_bytes else not freed
 
 
@@ -368,10 +370,10 @@ def test_a_text_that_is_no_plan_is_refused_with_what_is_one(monkeypatch, named):
     assert cuda.plan == ("rs_bf16" if named else "")
     cuda.plan = "rs_bf16"
 
-    def workspace_bytes(question):
+    def plan_for(question):
         raise Exception(f"plan: got '{question[-1]}', expected another")
 
-    cuda._devices[-1] = _cuda._Device(SimpleNamespace(multiply=None), 7, workspace_bytes)
+    cuda._devices[-1] = _cuda._Device(SimpleNamespace(multiply=None), 7, plan_for)
     mode, layout = facts().modes["mxfp4", "even"], facts().layout_for("cuda")
     call = _products.question((9, 64, 32), mode, facts().formats["mxfp4"], layout)
     prefix = "MX_KERNELS_CUDA_PLAN: " if named else ""

@@ -83,8 +83,9 @@ class Recorded(NamedTuple):
 class _Device:
     """Stands for an opened device and its extension module; keeps launches."""
 
-    def __init__(self, native: ModuleType):
+    def __init__(self, native: ModuleType, *, has_forced_plan: bool = False):
         self.native = native
+        self.has_forced_plan = has_forced_plan
         self.launches: list[Launch] = []
         self.buffers: dict[tuple[int, int], Buffer] = {}
         """The memory that was asked for its address, by that in this process, and its bytes."""
@@ -93,7 +94,7 @@ class _Device:
 
     def __getattr__(self, operation: str) -> Callable:
         """Returns a function of the module, which takes what that of a CUDA device takes."""
-        if operation.endswith("_bytes"):
+        if operation == "plan" or operation.endswith("_bytes"):
             return getattr(self.native, operation)
         function = getattr(self.native, f"tell_{operation}")
 
@@ -103,7 +104,7 @@ class _Device:
             call, (_device, _stream, *memory) = arguments[:-count], arguments[-count:]
             if memory:
                 workspace, *plan = memory
-                if any(plan) and not workspace:
+                if self.has_forced_plan and not workspace:
                     workspace = self.allocate(KEPT_BYTES, 0)
                 memory = (workspace, self.fill(workspace), *plan)
             self.launches += (Launch(*launch) for launch in function((*call, *memory)))
@@ -158,10 +159,10 @@ def record(
         kwargs: its arguments by name.
     """
     facts()  # Before the addresses of tensors are noted.
-    device = _Device(module_of(architecture))
+    device = _Device(module_of(architecture), has_forced_plan=bool(plan))
     cuda = _cuda.Cuda()
     cuda.plan = plan
-    cuda._devices[INDEX] = _cuda._Device(device, 0, device.workspace_bytes)
+    cuda._devices[INDEX] = _cuda._Device(device, 0, _cuda.planner(device))
 
     def data_ptr(tensor: Tensor) -> int:
         return device.address_of(tensor)

@@ -134,6 +134,11 @@ def mapped_may_take[known: Known]() -> Bool:
         return mapped_takes(known.left_format, known.right_format)
 
 
+def takes(problem: Problem) -> Bool:
+    """Says whether fast kernels can read the operands of a problem, and write C."""
+    return takes_operands(problem) or mapped_takes(problem) or aligned_takes(problem)
+
+
 @fieldwise_init
 struct Scaling(Equatable, TrivialRegisterPassable):
     """Where sums of `mapped` meet the scales of operands."""

@@ -3,10 +3,21 @@
 from ...launch.grid import Workspace, larger
 from ...numbers.formats import NO_FORMAT
 from ...problem import Problem
+from ...simt.host import takes as tiles_take, workspace_of_tiles
 from ..plan import Kernel, OperandType, PRESHUFFLED, Plan, takes_formats, takes_operands
 from .choices import MAX_FEW_ROWS, choice_of_mapped, choice_of_mxfp8, choose
 from .gemm import PLAIN, aligned_takes, fp8_takes, is_kept_bfloat16, mapped_takes
 from .workspace import workspace_of as workspace_of_plan, workspace_of_aligned, workspace_of_mapped
+
+
+def forced_plan(text: StringSlice) raises -> Optional[Plan]:
+    """Returns the plan that tests, tuning or a user force; an empty text leaves it to the table."""
+    if text.byte_length() == 0:
+        return None
+    var plan = Plan.parse(text)
+    if plan.kernel == Kernel.TILES:
+        raise Error(String("plan: got '", text, "', expected 'portable', which chooses its tiles"))
+    return plan
 
 
 def plan_of(problem: Problem, forced: Optional[Plan]) -> Plan:
@@ -75,6 +86,25 @@ def workspace_of(
     return space
 
 
+def lent(
+    m: Int,
+    n: Int,
+    k: Int,
+    left_format: Int,
+    right_format: Int,
+    layout: Int,
+    forced: Optional[Plan] = None,
+) -> Workspace:
+    """Returns the workspace that a product is lent, whatever its addresses and types.
+
+    If it is any, it is enough for the portable kernels too.
+    """
+    if asks_for_none(m, n, k, left_format, right_format, layout, forced):
+        return Workspace(0, 0)
+    var space = workspace_of(m, n, k, left_format, right_format, layout, forced)
+    return larger(space, workspace_of_tiles(m, n, k)) if tiles_take(m, k) else space
+
+
 def asks_for_none(
     m: Int,
     n: Int,
@@ -91,14 +121,6 @@ def asks_for_none(
     if not takes(left_format, right_format, layout, forced):
         return False
     return workspace_of(m, n, k, left_format, right_format, layout, forced).num_bytes() == 0
-
-
-def asks_for_none(problem: Problem, forced: Optional[Plan]) -> Bool:
-    """Says so of a problem."""
-    var left_format, right_format = problem.left.format, problem.right.format
-    return asks_for_none(
-        problem.m, problem.n, problem.k, left_format, right_format, problem.right.layout, forced
-    )
 
 
 def takes(left_format: Int, right_format: Int, layout: Int, forced: Optional[Plan]) -> Bool:

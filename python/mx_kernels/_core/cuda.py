@@ -15,6 +15,7 @@ import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from types import ModuleType
 
 import torch
@@ -33,13 +34,27 @@ current_device, _current_stream, _allocate, _free = (
         "cudaCachingAllocator_raw_delete",
     )
 )
-_LEFT_FORMAT, _RIGHT_FORMAT, _LAYOUT = map(
-    MULTIPLY.at, ("left.format", "right.format", "right.layout")
+_ASKED = itemgetter(
+    *map(
+        MULTIPLY.at,
+        [
+            "sizes.m",
+            "sizes.n",
+            "sizes.k",
+            "left.kind",
+            "left.dtype",
+            "left.row_stride",
+            "left.format",
+            "right.format",
+            "right.layout",
+            "result.dtype",
+        ],
+    )
 )
-_SIZES = MULTIPLY.part("sizes")
+"""What a plan depends on, see `plan_cuda` in `bindings/plans.mojo`."""
 
 MAX_ANSWERS = 4096
-"""Products whose workspaces are remembered."""
+"""Products whose plans are remembered."""
 PLAN = "MX_KERNELS_CUDA_PLAN"
 """Names a plan for all products of this process: for tuning, see `hopper/plan.mojo`."""
 PORTABLE = "portable"
@@ -52,8 +67,24 @@ class _Device:
 
     native: ModuleType
     handle: int
-    workspace_bytes: Callable[[tuple[int | str, ...]], int]
-    """Says how many bytes a product wants: of sizes, formats, layout, plan; remembers answers."""
+    plan_for: Callable[[tuple[int | str, ...]], tuple[int, int]]
+    """Says which plan a product gets, as a handle or 0, and how many bytes it is lent: of
+    `_ASKED` and a forced plan; remembers answers."""
+
+
+def planner(native: ModuleType) -> Callable[[tuple[int | str, ...]], tuple[int, int]]:
+    """Returns who plans for a module: that of Hopper's plans, or the portable kernels."""
+    # Kernels know no plan's cost: they stay as they are when one changes.
+    keep = getattr(native, "plan", None)
+    if keep is None:
+        return lambda question: (0, native.workspace_bytes(question[:3]))
+    handles, choose = functools.cache(keep), _native.gpu_plans().plan_cuda
+
+    def plan_for(question: tuple[int | str, ...]) -> tuple[int, int]:
+        text, num_bytes = choose(question)
+        return handles(text), num_bytes
+
+    return plan_for
 
 
 class Cuda:
@@ -93,19 +124,17 @@ class Cuda:
         if operation != "multiply":
             return functools.partial(self.launch, operation)
         device = self._devices.get(index) or self._open(index)
-        plan = self.plan
-        formats = arguments[_LEFT_FORMAT], arguments[_RIGHT_FORMAT]
-        question = arguments[_SIZES] + formats + (arguments[_LAYOUT], plan)
+        forced = self.plan
         try:
-            num_bytes = device.workspace_bytes(question)
+            plan, num_bytes = device.plan_for(_ASKED(arguments) + (forced,))
         except Exception as error:
             # A text that is no plan: nothing else can be wrong with a question.
-            named = f"{PLAN}: " if plan == os.environ.get(PLAN) else ""
+            named = f"{PLAN}: " if forced == os.environ.get(PLAN) else ""
             raise ValueError(f"{named}{error}") from None
         multiply, handle = device.native.multiply, device.handle
 
         def launch(arguments: tuple[int, ...], out: Tensor) -> None:
-            if self.plan != plan:
+            if self.plan != forced:
                 self.prepared(operation, arguments, index)(arguments, out)
                 return
             stream = _current_stream(index)
@@ -145,7 +174,7 @@ class Cuda:
                     extension = _native.gpu_extension(name)
                     self._modules[name] = _native.load_extension(extension)
                 native = self._modules[name]
-                ask = functools.lru_cache(MAX_ANSWERS)(native.workspace_bytes)
+                ask = functools.lru_cache(MAX_ANSWERS)(planner(native))
                 self._devices[index] = _Device(native, native.open(index), ask)
             return self._devices[index]
 
