@@ -3,7 +3,8 @@
     KERNEL ROWSxCOLUMNS [splitK2, splitK4, splitK8 or streamK] [prepared]
 
     kernel     tensor cores            weights                     rows x columns           K
-    stream     mma.sync of bfloat16    decoded in registers        8 .. 64 x 32 .. 256      splitK
+    stream     mma.sync of bfloat16    decoded in registers        8 .. 32 x 32 .. 256      splitK
+                                                                   64 x 64, 128
     rs_bf16    wgmma of bfloat16       decoded in registers        64, 128 x 128            splitK, streamK
                                                                    256 x 128                streamK
     rs_e5m2    wgmma of FP8            decoded in registers        as of rs_bf16
@@ -243,8 +244,8 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
             return False
         if self.kernel.main_loop == MainLoop.STREAM:
             var is_there = self.tokens in (8, 16, 32, 64) and self.columns in (32, 64, 128, 256)
-            # With few columns a warp has no registers for so many rows.
-            var fits = self.tokens < 64 or self.columns > 32
+            # Of so many rows, few columns do not fit shared memory, and the others never pay.
+            var fits = self.tokens < 64 or self.columns in (64, 128)
             return is_there and fits and not self.is_stream_k()
         if self.kernel.main_loop == MainLoop.SS:
             if self.is_stream_k() or (self.kernel == Kernel.SS_E5M2 and self.ranks > 1):

@@ -259,8 +259,6 @@ comptime SHORT = 2
 """Blocks of a warp up to which K is short."""
 comptime FEW_HEADER_BYTES = 64
 """Shared memory for flags, and for the barrier that other ranks' sums arrive at."""
-comptime MAX_TILES_BY_K_WARPS = 32
-"""Token tiles times warps along K: what they stage together must fit shared memory."""
 
 
 @fieldwise_init
@@ -289,10 +287,6 @@ struct Shape(TrivialRegisterPassable):
     def columns(self) -> Int:
         """Returns the columns of C of a group."""
         return TILE_ROWS * self.row_warps
-
-    def fits(self) -> Bool:
-        """Says whether the stages fit shared memory."""
-        return self.token_tiles * self.k_warps() <= MAX_TILES_BY_K_WARPS
 
     def loads_ahead(self) -> Int:
         """Returns the blocks whose weights a warp has on the way: as the registers allow.

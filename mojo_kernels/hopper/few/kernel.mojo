@@ -265,7 +265,7 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
         comptime for log_warps in range(4):
             comptime for is_short in [False, True]:
                 comptime shape = Shape(1 << log_tiles, 1 << log_warps, is_short)
-                comptime if shape.fits():
+                comptime if Plan.stream(shape.tokens(), shape.columns()).exists():
                     var is_planned = (
                         plan.tokens == shape.tokens()
                         and plan.columns == shape.columns()
