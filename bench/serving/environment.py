@@ -32,15 +32,18 @@ def python_with_vllm() -> Path:
     folder = builds.cache_folder() / name
     python = folder / "bin" / "python"
     pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
-    if not (folder / DONE).exists():
-        venv.create(folder, clear=True, with_pip=True)
-        # Most of the twenty thousand files are never imported: those that are compile themselves.
-        wanted = (*PACKAGES, "setuptools>=77", *toolchain())
-        said([*pip, "install", "--quiet", "--no-compile", *wanted])
-        said([*pip, "uninstall", "--quiet", "--yes", *BROKEN])
-        (folder / DONE).touch()
-    # The checkout may have moved, or its entry points changed.
-    said([*pip, "install", "--quiet", "--no-deps", "--no-build-isolation", "-e", str(ROOT)])
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with builds.only_one_process(folder.with_name(f"{name}.lock")):
+        if not (folder / DONE).exists():
+            venv.create(folder, clear=True, with_pip=True)
+            # Most of the twenty thousand files are never imported: those that are compile
+            # themselves.
+            wanted = (*PACKAGES, "setuptools>=77", *toolchain())
+            said([*pip, "install", "--quiet", "--no-compile", *wanted])
+            said([*pip, "uninstall", "--quiet", "--yes", *BROKEN])
+            (folder / DONE).touch()
+        # The checkout may have moved, or its entry points changed.
+        said([*pip, "install", "--quiet", "--no-deps", "--no-build-isolation", "-e", str(ROOT)])
     return python
 
 
