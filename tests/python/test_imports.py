@@ -68,6 +68,12 @@ OLD_PATHS = {
     "mx_kernels.vllm": "register",
     "mx_kernels.distributed": "Colwise",
     "mx_kernels.distributed.cuts": "sizes",
+    "mx_kernels._builds": "Build",
+    "mx_kernels._cuda": "Cuda",
+    "mx_kernels._facts": "Format",
+    "mx_kernels._levels": "pick",
+    "mx_kernels._native": "gpu_plans",
+    "mx_kernels._parts": "Extension",
 }
 PROGRAM = """
 import importlib, pickle, sys, warnings

@@ -18,6 +18,13 @@ MOVED = {
     "mx_kernels.torch_ops": "mx_kernels._core.torch_ops",
     "mx_kernels.transformers": "mx_kernels.integrations.transformers",
     "mx_kernels.vllm": "mx_kernels.integrations.vllm",
+    # Private, but programs that look into builds and launches import them.
+    "mx_kernels._builds": "mx_kernels._core.builds",
+    "mx_kernels._cuda": "mx_kernels._core.cuda",
+    "mx_kernels._facts": "mx_kernels._core.facts",
+    "mx_kernels._levels": "mx_kernels._core.levels",
+    "mx_kernels._native": "mx_kernels._core.native",
+    "mx_kernels._parts": "mx_kernels._core.native",
 }
 
 
