@@ -38,11 +38,10 @@ def multiply[
 
     Unless they are lent a workspace, portable kernels are those that want none.
     """
-    var has_workspace = is_lent or workspace_of(problem.m, problem.n, problem.k).num_bytes() == 0
     comptime if has_hopper():
         if gemm.takes(problem):
-            return hopper.launch[known](problem, plan, queue, has_workspace)
-    portable.launch[known](problem, queue, has_workspace)
+            return hopper.launch[known](problem, plan, queue, is_lent)
+    portable.launch[known](problem, queue, is_lent)
 
 
 def workspace_of(m: Int, n: Int, k: Int) -> Workspace:

@@ -23,13 +23,13 @@ from .plan import Kernel, OperandType, Plan, may_take_operands
 
 def launch[
     known: Known
-](problem: Problem, plan: Plan, mut queue: Some[Queue], has_workspace: Bool = True) raises:
+](problem: Problem, plan: Plan, mut queue: Some[Queue], is_lent: Bool) raises:
     """Computes left @ right.T + bias as planned.
 
     The portable kernels may have no workspace; plans for others say what they want.
     """
     if plan.kernel == Kernel.PORTABLE:
-        return portable.launch[known](problem, queue, has_workspace)
+        return portable.launch[known](problem, queue, is_lent)
     comptime if may_take_operands[known]():
         if plan.kernel == Kernel.STREAM:
             return few.launch(problem, plan, queue)
@@ -47,7 +47,7 @@ def launch[
     comptime if mapped_may_take[known]():
         if plan.kernel == Kernel.SS_E4M3:
             return mapped.launch(problem, plan, queue)
-    portable.launch[known](problem, queue)
+    portable.launch[known](problem, queue, is_lent)
 
 
 def quantize[

@@ -9,12 +9,10 @@ from .host import takes, workspace_of_tiles
 from .tiles import kernel as tiles
 
 
-def launch[
-    known: Known
-](problem: Problem, mut queue: Some[Queue], has_workspace: Bool = True) raises:
-    """Launches what computes a problem; only tiles want a workspace."""
+def launch[known: Known](problem: Problem, mut queue: Some[Queue], is_lent: Bool) raises:
+    """Launches what computes a problem; tiles want a workspace, and are for who is lent one."""
     comptime if has_warp_products():
-        if has_workspace and takes(problem):
+        if is_lent and takes(problem):
             return tiles.launch[known](problem, queue)
     warps.launch[known](problem, queue)
 

@@ -351,7 +351,7 @@ def test_each_product_gets_its_own_plan_and_the_memory_that_it_wants(monkeypatch
     ):  # fmt: skip
         mode = facts().modes[left, "even"]
         call = _products.question((m, 64, k), mode, right, layout)
-        cuda.multiply(call, torch.empty(0), m, k)
+        cuda.multiply(call, torch.empty(0))
         bfloat16 = facts().dtypes["bfloat16"]
         of_left = mode.kind, bfloat16, k, mode.format
         question = (m, 64, k, *of_left, right.code, layout.code, bfloat16, plan)
@@ -378,4 +378,4 @@ def test_a_text_that_is_no_plan_is_refused_with_what_is_one(monkeypatch, named):
     call = _products.question((9, 64, 32), mode, facts().formats["mxfp4"], layout)
     prefix = "MX_KERNELS_CUDA_PLAN: " if named else ""
     with pytest.raises(ValueError, match=f"^{prefix}plan: got 'rs_bf16', expected another$"):
-        cuda.multiply(call, torch.empty(0), 9, 32)
+        cuda.multiply(call, torch.empty(0))

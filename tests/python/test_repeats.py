@@ -147,8 +147,8 @@ def test_gradients_flow_where_one_is_wanted(given):
     assert torch.equal(bias.grad, torch.full((N,), float(M), dtype=torch.bfloat16))
 
 
-def test_who_watches_sees_the_call(given):
-    remembered(given)
+def seen_by_who_watches(function, given):
+    """Returns the operators that a mode of torch's sees in a call."""
     seen = []
 
     class Watch(TorchDispatchMode):
@@ -157,8 +157,13 @@ def test_who_watches_sees_the_call(given):
             return func(*args, **(kwargs or {}))
 
     with Watch():
-        mx.linear(**given)
-    assert any("mx_kernels" in name for name in seen)
+        function(**given)
+    return seen
+
+
+def test_who_watches_sees_the_call(given):
+    remembered(given)
+    assert any("mx_kernels" in name for name in seen_by_who_watches(mx.linear, given))
 
 
 def test_inference_tensors_are_like_others(given):
@@ -321,13 +326,4 @@ def test_gradients_and_who_watches_see_experts(function):
     x = given["x"].clone().requires_grad_()
     function(**given | {"x": x}).sum().backward()
     assert x.grad.abs().sum() > 0
-    seen = []
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            seen.append(str(func))
-            return func(*args, **(kwargs or {}))
-
-    with Watch():
-        function(**given)
-    assert any("mx_kernels" in name for name in seen)
+    assert any("mx_kernels" in name for name in seen_by_who_watches(function, given))

@@ -14,7 +14,7 @@ from ..direct.kernel import launch as launch_direct
 from ..host.gemm import fp8_takes, grid_of_fp8, shareable
 from ..mapped.launch import multiply as multiply_mapped
 from ..plan import Kernel, Plan
-from ..shapes import DENSE_TOKENS, DIRECT_TOKENS, WIDE_TOKENS, columns_of
+from ..shapes import DENSE_TOKENS, DIRECT_TOKENS, columns_of
 from .bases import ByteRows, meetings_at
 from .rows import prepare
 
@@ -24,8 +24,6 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     var cut = shareable(problem.m, problem.n, problem.k, plan)
     if not fp8_takes(problem):
         raise Error("plan: FP8 is for MXFP4 activations, and for bfloat16 or float16 results")
-    if plan.tokens == WIDE_TOKENS and plan.ranks != 1:
-        raise Error(String("plan: got ", plan.ranks, " ranks, expected 1 for tiles of 256 rows"))
     if plan.kernel == Kernel.SS_E5M2:
         comptime for tokens in DENSE_TOKENS:
             if plan.tokens == tokens:

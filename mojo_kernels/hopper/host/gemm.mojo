@@ -252,7 +252,7 @@ def grid_of_mapped(m: Int, n: Int, plan: Plan) -> Grid:
 
 
 def shareable(m: Int, n: Int, k: Int, plan: Plan) -> Plan:
-    """Returns the plan, or one without even shares if those are of too many stages."""
+    """Returns the plan, or one of whole tiles if stream-K has too many stages to share."""
     var num_steps = ceildiv(k, ROW_BYTES)
     if plan.is_stream_k() and not may_share(plan.tiles(m, n).num_tiles(), num_steps):
         return Plan.rs(OperandType.E5M2, plan.tokens)

@@ -99,34 +99,12 @@ def lent(
 
     If it is any, it is enough for the portable kernels too.
     """
-    if asks_for_none(m, n, k, left_format, right_format, layout, forced):
-        return Workspace(0, 0)
     var space = workspace_of(m, n, k, left_format, right_format, layout, forced)
-    return larger(space, workspace_of_tiles(m, n, k)) if tiles_take(m, k) else space
-
-
-def asks_for_none(
-    m: Int,
-    n: Int,
-    k: Int,
-    left_format: Int,
-    right_format: Int,
-    layout: Int,
-    forced: Optional[Plan] = None,
-) -> Bool:
-    """Says whether nobody asks for a workspace of a product, whatever its addresses and types.
-
-    That is where fast kernels for few rows take it, which want none.
-    """
-    if not takes(left_format, right_format, layout, forced):
-        return False
-    return workspace_of(m, n, k, left_format, right_format, layout, forced).num_bytes() == 0
-
-
-def takes(left_format: Int, right_format: Int, layout: Int, forced: Optional[Plan]) -> Bool:
-    """Says whether the fast kernels for MXFP4 weights are for a product, all addresses aligned."""
+    # That is where fast kernels for few rows take it, at any address that is aligned.
     var is_ours = takes_formats(left_format, right_format) and layout == PRESHUFFLED
-    return is_ours and not is_portable(forced)
+    if space.num_bytes() == 0 and is_ours and not is_portable(forced):
+        return space
+    return larger(space, workspace_of_tiles(m, n, k)) if tiles_take(m, k) else space
 
 
 def is_of_mxfp4(forced: Optional[Plan]) -> Bool:

@@ -113,8 +113,8 @@ class Cuda:
             queue += (workspace.data_ptr(),)
         getattr(device.native, operation)(arguments + queue)
 
-    def multiply(self, arguments: tuple[int, ...], out: Tensor, m: int, k: int) -> None:
-        """Launches a product of `m` rows of activations of length `k`, which writes `out`."""
+    def multiply(self, arguments: tuple[int, ...], out: Tensor) -> None:
+        """Launches a product, which writes `out`."""
         self.prepared("multiply", arguments, out.get_device())(arguments, out)
 
     def prepared(

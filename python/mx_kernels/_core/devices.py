@@ -42,8 +42,8 @@ class Launcher(Protocol):
             these fit. Nothing waits for a GPU to say so: None.
         """
 
-    def multiply(self, arguments: tuple[int, ...], out: Array, m: int, k: int) -> None:
-        """Launches a product of `m` rows of activations of length `k`, which writes `out`.
+    def multiply(self, arguments: tuple[int, ...], out: Array) -> None:
+        """Launches a product, which writes `out`.
 
         Raises:
             ValueError: if the device has no kernel for the formats; see `facts.unsupported`.
@@ -85,7 +85,7 @@ class _Cpu:
     def launch(self, operation, arguments, out):
         return self._run(getattr((_facts._facts or facts()).native, operation), arguments)
 
-    def multiply(self, arguments, out, m, k):
+    def multiply(self, arguments, out):
         self._run(_facts._facts.native.multiply, arguments)
 
     def prepared(self, operation, arguments, index):

@@ -229,11 +229,12 @@ class Rocm:
     def prepared(_operation: str, _arguments: tuple[int, ...], _index: int) -> None:
         """Says that a call is looked up anew each time."""
 
-    def multiply(self, arguments: tuple[int, ...], out: Tensor, m: int, k: int) -> None:
-        """Launches a product of `m` rows of activations of length `k`."""
+    def multiply(self, arguments: tuple[int, ...], out: Tensor) -> None:
+        """Launches a product, which writes `out`."""
         queue = self._queue(out)
         call = Call(self._native, queue, out)
         left, right, result, sizes = MULTIPLY.split(arguments)
+        m, n, k = sizes
         self._check_formats(left.kind, left.format, right.format, self._native.pairs())
         x_dtype, rounding = left.dtype, left.rounding
         if left.kind == ENCODED:
@@ -250,7 +251,7 @@ class Rocm:
         kind = Kind(encoded_in, right.format, x_dtype, rounding, result.dtype, _dtype_of(result))
         product = self._product(kind)
 
-        right = call.weights(right, (sizes.n, k))
+        right = call.weights(right, (n, k))
         with _in_words_of_torch("multiply"):
             wanted = product.workspace(tuple(sizes))
         space = self._workspace(queue, wanted, out) if any(wanted) else None

@@ -79,7 +79,7 @@ def codes_by_codes(a: Operand, b: Operand, bias: Array | None, dtype: int) -> Te
         if by_columns:
             launcher.multiply_columns(call, out)
         else:
-            launcher.multiply(call, out, m, k)
+            launcher.multiply(call, out)
     return out
 
 
@@ -109,7 +109,7 @@ def floats_by_codes(
         _added_to, addend, bias_dtype = _added(bias, n)
         result, right = Result(address, dtype, addend, bias_dtype), by_rows(w)
         call = left + right_of(right) + result + Sizes(m, n, w._k)
-        launcher.multiply(call, out, m, w._k)
+        launcher.multiply(call, out)
         if rules is not None:
             _remember("multiply", rules, (w,), (x, bias), out, call, launcher)
     return out
