@@ -1,0 +1,1 @@
+"""Stages of shared memory between those who copy and those who multiply."""
