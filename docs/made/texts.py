@@ -39,6 +39,56 @@ def _ladder_table(shape: tuple[int, int, int]) -> str:
     return "\n".join([*lines, "", f"{origin}{rows[0]['date']}."])
 
 
+HOPPER_LADDER = {
+    (4096, 8192, 8192): {
+        "rs_bf16 64x128": "Weights are decoded to bf16 in registers, once for 64 rows of A.",
+        "rs_bf16 128x128": "Once for 128 rows: half the decoding.",
+        "rs_bf16 256x128": "Once for 256 rows, by a persistent kernel: the epilogue of a tile "
+        "overlaps the loads of the next one.",
+        "rs_e5m2 128x128 streamK": "Operands are E5M2 under a shared exponent, tensor cores twice "
+        "as fast; every CTA has an equal share of K.",
+        "rs_e5m2 256x128": "The same, once for 256 rows.",
+        "ss_e5m2 128x128 prepared": "Weights are decoded once for all, to the workspace: TMA "
+        "feeds both operands.",
+    },
+    (128, 8192, 8192): {
+        "stream 64x128": "mma.sync on operands that stream through registers.",
+        "stream 64x128 splitK8": "The eight CTAs of a cluster split K.",
+        "rs_bf16 128x128": "wgmma, warp-specialised: producers copy, consumers decode.",
+        "rs_bf16 128x128 splitK2": "128 CTAs instead of 64, of 132 multiprocessors.",
+        "rs_e5m2 128x128": "Operands are E5M2 under a shared exponent, without a split.",
+        "rs_e5m2 128x128 splitK2": "Both: FP8 and two CTAs for each tile.",
+    },
+}
+"""What each plan adds to the one before, by M x N x K."""
+
+
+def hopper_ladder() -> str:
+    """Returns the measured times of plans that differ in a setting each, and of cuBLAS."""
+    with (ROOT / "bench/results/cuda_tune.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    parts = []
+    for shape, rungs in HOPPER_LADDER.items():
+        us = {
+            row["plan"]: float(row["us"])
+            for row in rows
+            if tuple(int(row[name]) for name in "mnk") == shape
+        }
+        lines = [
+            f"## {' x '.join(map(str, shape))}",
+            "",
+            "| plan | what is new | us | TFLOP/s |",
+            "|---|---|---:|---:|",
+        ]
+        operations = 2 * shape[0] * shape[1] * shape[2]
+        for plan, adds in {**rungs, "cublas": "bf16 x bf16, for comparison."}.items():
+            lines.append(
+                f"| `{plan}` | {adds} | {us[plan]:.1f} | {operations / us[plan] / 1e6:.0f} |"
+            )
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
 def max_graph_example() -> str:
     """Returns the function of the example that builds the graph."""
     source = (ROOT / "examples/max_graph.py").read_text()
@@ -103,6 +153,7 @@ def python_api() -> str:
 TEXTS: dict[str, Callable[[], str]] = {
     "many_rows": partial(_ladder_table, MANY_ROWS),
     "few_rows": partial(_ladder_table, FEW_ROWS),
+    "hopper_ladder": hopper_ladder,
     "layouts": layouts.sections,
     "max_graph_example": max_graph_example,
     "mojo_map": mojo_map,

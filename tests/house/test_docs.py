@@ -80,7 +80,17 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert drawn == set(pictures.every())
 
 
-# The ladder
+# The ladders
+
+
+def test_each_rung_of_hoppers_ladder_is_a_plan_that_was_measured_and_faster_than_the_one_before():
+    tables = re.split("^## ", texts.hopper_ladder(), flags=re.MULTILINE)[1:]
+    for steps, table in zip(texts.HOPPER_LADDER.values(), tables, strict=True):
+        assert len(steps) == 6
+        shown = re.findall(r"^\| `(.*)` \|.*\| ([\d.]+) \| \d+ \|$", table, re.MULTILINE)
+        assert [plan for plan, _ in shown] == [*steps, "cublas"]
+        us = [float(us) for _, us in shown[:-1]]
+        assert us == sorted(us, reverse=True)
 
 
 @pytest.mark.deep
