@@ -118,7 +118,7 @@ def explain_cpu(arguments: PythonObject) raises -> PythonObject:
     """Takes what `multiply` takes; returns what the CPU does for such a product."""
     var args = Arguments(arguments)
     var problem = read_problem(args)
-    var choice = cpu.Choice.of(problem)
+    var choice = cpu.KernelChoice.of(problem)
     var row = Record()
     row.put("kernel", String(choice.name))
     row.put("reason", String(choice.reason))

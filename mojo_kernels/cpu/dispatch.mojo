@@ -55,7 +55,7 @@ def multiply_ranges[known: Known, T: Team](problem: RangedProblem, mut scratch: 
 
 
 @fieldwise_init
-struct Choice(TrivialRegisterPassable):
+struct KernelChoice(TrivialRegisterPassable):
     """The kernel of a problem, and why."""
 
     var name: StaticString

@@ -21,7 +21,7 @@ from ..operands import Flat, flat, matrix
 from ..problem import Known, Left, LeftKind
 from .dispatch import left_bytes, multiply_ranges
 from .quantize import ELEMENTS_PER_TASK, even_rows_per_task, run_quantize
-from .ranges import RangedProblem, Ranges, Sources
+from .ranges import RangedProblem, Ranges, RowSources
 from .routing import SortedSlots
 from .scratch import Scratch, padded
 from .threads import Team, Work
@@ -50,7 +50,7 @@ def multiply_grouped[known: Known, T: Team](problem: GroupedProblem, team: T) ra
     if ranges.rows > 0 and problem.n > 0:
         var product = RangedProblem(
             problem.left,
-            Sources(0, problem.m),
+            RowSources(0, problem.m),
             ranges,
             experts,
             problem.values,
@@ -143,7 +143,7 @@ def multiply_experts[
     if slots.ranges.rows > 0:
         var hidden = RangedProblem(
             _tokens(problem, room, team),
-            Sources(Int(slots.source.ptr), routing.tokens),
+            RowSources(Int(slots.source.ptr), routing.tokens),
             slots.ranges,
             problem.gate_up,
             Int(room.hidden.ptr),
@@ -155,7 +155,7 @@ def multiply_experts[
         multiply_ranges[_encoded(known_gate_up)](hidden, scratch, team)
         var rows = RangedProblem(
             problem.hidden_at(Int(room.hidden.ptr)),
-            Sources(0, slots.ranges.rows),
+            RowSources(0, slots.ranges.rows),
             slots.ranges,
             problem.down,
             Int(room.rows.ptr),

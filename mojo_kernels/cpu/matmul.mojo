@@ -25,7 +25,7 @@ from .panel import (
     PanelProduct,
     PanelSums,
     PanelTiles,
-    Part,
+    PanelPart,
     WeightPanel,
     panel_sums,
 )
@@ -130,7 +130,7 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
                     var num_blocks = min(step, k_blocks - first_block)
                     for group in range(first_group, last_group):
                         var sums_row = groups.start(group) - first_row
-                        var part = Part(group, first_block, num_blocks, sums, sums_row)
+                        var part = PanelPart(group, first_block, num_blocks, sums, sums_row)
                         self._add(groups.size(group), part, panel)
                 return
 
@@ -141,17 +141,17 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
             decoded.decode(panel, num_blocks)
             for group in range(first_group, last_group):
                 var sums_row = groups.start(group) - first_row
-                var part = Part(group, first_block, num_blocks, sums, sums_row)
+                var part = PanelPart(group, first_block, num_blocks, sums, sums_row)
                 self._add_decoded(groups.size(group), part, decoded)
 
-    def _add(self, num_rows: Int, part: Part, panel: WeightPanel[Self.Tiles]):
+    def _add(self, num_rows: Int, part: PanelPart, panel: WeightPanel[Self.Tiles]):
         """Adds a part of some rows, decoding weights in registers."""
         comptime for size in range(1, Self.Product.LIMITS.in_registers + 1):
             if num_rows == size:
                 for tile in range(PANEL_TILES):
                     self.a.add[size](part, tile, panel)
 
-    def _add_decoded(self, num_rows: Int, part: Part, decoded: Self.Product.Decoded):
+    def _add_decoded(self, num_rows: Int, part: PanelPart, decoded: Self.Product.Decoded):
         """Adds a part of some rows, weights decoded beforehand."""
         comptime for size in range(1, Self.Product.LIMITS.decoded + 1):
             if num_rows == size:

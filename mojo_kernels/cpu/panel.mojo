@@ -132,7 +132,7 @@ trait DecodedStretch(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct Part(TrivialRegisterPassable):
+struct PanelPart(TrivialRegisterPassable):
     """A group of rows and some blocks along K: what is multiplied at a time."""
 
     var group: Int
@@ -174,11 +174,11 @@ trait PanelProduct(TrivialRegisterPassable):
 
     def add[
         num_rows: Int, Tiles: WeightTiles
-    ](self, part: Part, tile: Int, panel: WeightPanel[Tiles]):
+    ](self, part: PanelPart, tile: Int, panel: WeightPanel[Tiles]):
         """Adds a part for one tile of the panel, decoding it in registers."""
         ...
 
-    def add_decoded[num_rows: Int](self, part: Part, decoded: Self.Decoded):
+    def add_decoded[num_rows: Int](self, part: PanelPart, decoded: Self.Decoded):
         """Adds a part for all tiles of a panel."""
         ...
 

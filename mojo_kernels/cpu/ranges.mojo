@@ -129,7 +129,7 @@ def run_on_ranges[W: RangeWork, T: Team](work: W, ranges: Ranges, is_shared: Boo
 
 
 @fieldwise_init
-struct Sources(TrivialRegisterPassable):
+struct RowSources(TrivialRegisterPassable):
     """Which rows of the left side are multiplied."""
 
     var table: Int
@@ -151,7 +151,7 @@ struct RangedProblem(TrivialRegisterPassable):
 
     var left: Left
     """[sources.rows, k]."""
-    var sources: Sources
+    var sources: RowSources
     var ranges: Ranges
     var experts: Experts
     """[n, k] each."""
@@ -168,7 +168,7 @@ struct RangedProblem(TrivialRegisterPassable):
         """Returns a product whose rows are one range."""
         return Self(
             problem.left,
-            Sources(0, problem.m),
+            RowSources(0, problem.m),
             ranges,
             Experts.only(problem.right, problem.result),
             problem.result.values,

@@ -26,7 +26,7 @@ from ..layouts import PreshuffledCuda, layout_position
 from ..numbers.formats import NO_FORMAT
 from ..problem import Known, Problem, may_be
 from ..schedule.clusters import GridTiles
-from ..simt.host import COLUMNS, Tile, WARPS, is_aligned
+from ..simt.host import COLUMNS, TileShape, WARPS, is_aligned
 from .layout import OPERANDS, TILE_ROWS
 
 comptime MAPPED_ELEMENTS = 128 * 128
@@ -173,7 +173,7 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
         return Self.ss(Kernel.SS_E4M3, tokens, ranks)
 
     @staticmethod
-    def portable_tiles(tile: Tile, parts: Int) -> Self:
+    def portable_tiles(tile: TileShape, parts: Int) -> Self:
         """Returns a plan of `simt.tiles`; parts of K are no cluster's there."""
         return Self(Kernel.TILES, tile.rows, tile.columns, parts, Scheduler.TILES)
 

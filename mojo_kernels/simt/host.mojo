@@ -115,7 +115,7 @@ comptime ALL_FACTORS = [NO_FACTORS, FACTORS_OF_ALL, FACTORS_OF_STAGES]
 
 
 @fieldwise_init
-struct Tile(Equatable, TrivialRegisterPassable):
+struct TileShape(Equatable, TrivialRegisterPassable):
     """The rows and columns of C of a group; its warps stand in a grid over them."""
 
     var rows: Int
@@ -215,9 +215,9 @@ def factors_of(left_format: Int, right_format: Int, k: Int) -> Int:
     return found
 
 
-def tile_of(rows: Int, factors: Int) -> Tile:
+def tile_of(rows: Int, factors: Int) -> TileShape:
     """Returns the tile of so many rows: with factors of stages, sums are there twice."""
-    return Tile.of(rows, factors == FACTORS_OF_STAGES)
+    return TileShape.of(rows, factors == FACTORS_OF_STAGES)
 
 
 def grid_of_tiles(m: Int, n: Int, cut: Cut, factors: Int) -> Grid:

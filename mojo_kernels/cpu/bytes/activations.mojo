@@ -31,7 +31,7 @@ from ...operands import Bytes, Flat, Matrix, Operand, beyond
 from ..block_order import BlockOrder, Decoding, GroupLimits, RowGroups
 from ..encode import EncodedBlock, carry_of, encode_block
 from ..quantize import groups_per_task
-from ..ranges import RangeWork, RowRange, Sources
+from ..ranges import RangeWork, RowRange, RowSources
 from ..scratch import Scratch, padded
 from ..vectors import BLOCK
 from ..window import RowWindows, ScaleWindow
@@ -48,7 +48,7 @@ fit the first-level cache."""
 
 
 @fieldwise_init
-struct Activations(TrivialRegisterPassable):
+struct ExpandedRows(TrivialRegisterPassable):
     """All rows of the left operand, expanded."""
 
     var shape: OperandShape
@@ -208,16 +208,16 @@ struct Prequantized[left: Format](BlockSource):
 
 @fieldwise_init
 struct ExpandGroups[Source: BlockSource, right: Element](RangeWork):
-    """Fills `Activations` from a source, some groups of rows a task.
+    """Fills `ExpandedRows` from a source, some groups of rows a task.
 
     Within a group, blocks are made in the order in which they are stored.
     """
 
     var source: Self.Source
     """Where the blocks come from."""
-    var sources: Sources
+    var sources: RowSources
     """Which of its rows."""
-    var out: Activations
+    var out: ExpandedRows
     """What is filled."""
 
     def num_tasks(self, rows: RowRange) -> Int:
@@ -232,7 +232,7 @@ struct ExpandGroups[Source: BlockSource, right: Element](RangeWork):
         for group in range(task * count, min((task + 1) * count, part.groups.count)):
             self._expand_group(rows.first, group, part)
 
-    def _expand_group(self, first_of_range: Int, group: Int, part: Activations):
+    def _expand_group(self, first_of_range: Int, group: Int, part: ExpandedRows):
         var order = part.order()
         var first_row = part.groups.start(group)
         var num_rows = part.groups.size(group)

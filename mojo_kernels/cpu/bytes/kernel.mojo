@@ -12,7 +12,7 @@ from ..ranges import RangedProblem
 from ..scratch import Scratch
 from ..threads import Team
 from .activations import (
-    Activations,
+    ExpandedRows,
     BlockSource,
     ExpandGroups,
     LIMITS,
@@ -62,7 +62,7 @@ def groups_of(rows: Int, right: Right) -> RowGroups:
 
 def num_bytes(rows: Int, k: Int) -> Int:
     """Returns the scratch memory that `launch` takes for some rows."""
-    return Activations.num_bytes(OperandShape(rows, k))
+    return ExpandedRows.num_bytes(OperandShape(rows, k))
 
 
 def launch[known: Known, T: Team](problem: RangedProblem, mut scratch: Scratch, team: T):
@@ -86,14 +86,14 @@ def _launch_pair[
     comptime REACH = Reach.of(largest_integer[LEFT](), largest_integer[RIGHT]())
     var shape = OperandShape(problem.ranges.rows, problem.k)
     var decoding = decoding_of(problem.experts.right)
-    var activations = Activations.carve(shape, decoding, unit_shift[LEFT](), scratch)
+    var activations = ExpandedRows.carve(shape, decoding, unit_shift[LEFT](), scratch)
     _prepare[known, left, RIGHT](problem, activations, team)
     multiply_panels[known, FORMATS[right]](ByteProduct[REACH](activations), problem, team)
 
 
 def _prepare[
     known: Known, format: Int, right: Element, T: Team
-](problem: RangedProblem, activations: Activations, team: T):
+](problem: RangedProblem, activations: ExpandedRows, team: T):
     """Expands the blocks of the left side, whether they came so or are quantized now."""
     comptime FORMAT_OF_LEFT = FORMATS[format]
     var left = problem.left
@@ -116,6 +116,6 @@ def _prepare[
 
 def _expand[
     right: Element, Source: BlockSource, T: Team
-](source: Source, problem: RangedProblem, activations: Activations, team: T):
+](source: Source, problem: RangedProblem, activations: ExpandedRows, team: T):
     """Expands the blocks of one source."""
     prepare(ExpandGroups[right=right](source, problem.sources, activations), problem, team)

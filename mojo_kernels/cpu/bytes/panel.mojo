@@ -19,11 +19,11 @@ from ...numbers.scales import E8M0_NAN, decode_scale
 from ...operands import Tiles, on_stack
 from ..block_order import RowGroups
 from ..ranges import RowRange
-from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, Part, WeightPanel
+from ..panel import DecodedStretch, PANEL_TILES, PanelPart, PanelProduct, WeightPanel
 from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
 from ..weights import WeightTiles
 from ..window import ScaleWindow
-from .activations import Activations, LIMITS, STRETCH_BLOCKS
+from .activations import ExpandedRows, LIMITS, STRETCH_BLOCKS
 from .dot import ActivationBytes, BlockDot, Lanes, Reach, WeightBytes
 from .integers import VECTORS, place_of, unit_shift, weight_bytes
 
@@ -122,7 +122,7 @@ struct DecodedBytes(ByteSource, DecodedStretch):
 
 
 @always_inline
-def _broadcast_run(a: Activations, offset: Int) -> ActivationBytes:
+def _broadcast_run(a: ExpandedRows, offset: Int) -> ActivationBytes:
     """Repeats four neighbouring activation bytes in every lane."""
     var run = bitcast[DType.int32, 1](a.values.load[width=4](Coord(offset)))
     return bitcast[DType.int8, STEP_BYTES](Lanes(run[0]))
@@ -130,7 +130,7 @@ def _broadcast_run(a: Activations, offset: Int) -> ActivationBytes:
 
 def _add_part[
     reach: Reach, num_rows: Int, num_tiles: Int, Source: ByteSource
-](a: Activations, part: Part, first_tile: Int, source: Source):
+](a: ExpandedRows, part: PanelPart, first_tile: Int, source: Source):
     """Adds a part to the sums of its group, for tiles from `first_tile` on.
 
     The part starts at block 0 of the source.
@@ -193,7 +193,7 @@ struct ByteProduct[reach: Reach](PanelProduct):
     comptime Decoded = DecodedBytes
     """Where a stretch of weights is decoded to."""
 
-    var a: Activations
+    var a: ExpandedRows
     """The activations, [M, k]."""
 
     @always_inline
@@ -219,12 +219,12 @@ struct ByteProduct[reach: Reach](PanelProduct):
     @always_inline
     def add[
         num_rows: Int, Weights: WeightTiles
-    ](self, part: Part, tile: Int, panel: WeightPanel[Weights]):
+    ](self, part: PanelPart, tile: Int, panel: WeightPanel[Weights]):
         """Adds a part for one tile of the panel, decoding it in registers."""
         _add_part[Self.reach, num_rows, 1](self.a, part, tile, _DirectBytes(panel))
 
     @always_inline
-    def add_decoded[num_rows: Int](self, part: Part, decoded: DecodedBytes):
+    def add_decoded[num_rows: Int](self, part: PanelPart, decoded: DecodedBytes):
         """Adds a part for all tiles of a panel."""
         _add_part[Self.reach, num_rows, PANEL_TILES](self.a, part, 0, decoded)
 

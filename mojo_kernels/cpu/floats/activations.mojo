@@ -32,7 +32,7 @@ from ...problem import Left, LeftKind
 from ..block_order import BlockOrder, Decoding, GroupLimits, RowGroups
 from ..encode import EncodedBlock, carry_of, encode_block
 from ..quantize import groups_per_task
-from ..ranges import RangeWork, RowRange, Sources
+from ..ranges import RangeWork, RowRange, RowSources
 from ..scratch import Scratch, padded
 from ..vectors import BLOCK
 from ..window import RowWindows, ScaleWindow
@@ -101,7 +101,7 @@ struct KeptRows[dtype: DType](RowBlocks):
 
 
 @fieldwise_init
-struct QuantizedRows[format: Format, dtype: DType](RowBlocks):
+struct RoundedRows[format: Format, dtype: DType](RowBlocks):
     """Floats that are rounded to a format, block by block: the fused quantizer."""
 
     comptime HAS_SCALES = True
@@ -123,7 +123,7 @@ struct QuantizedRows[format: Format, dtype: DType](RowBlocks):
 
 
 @fieldwise_init
-struct EncodedRows[format: Format](RowBlocks):
+struct CodedRows[format: Format](RowBlocks):
     """Codes and scales."""
 
     comptime HAS_SCALES = True
@@ -269,7 +269,7 @@ struct FillRows[Source: RowBlocks](RangeWork):
     """Fills `FloatActivations`, some groups of rows a task."""
 
     var source: Self.Source
-    var sources: Sources
+    var sources: RowSources
     """Which rows of the source."""
     var out: FloatActivations
 

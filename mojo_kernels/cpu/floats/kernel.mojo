@@ -12,13 +12,13 @@ from ..ranges import RangedProblem
 from ..scratch import Scratch
 from ..threads import Team
 from .activations import (
-    EncodedRows,
+    CodedRows,
     FillRows,
     FloatActivations,
     LIMITS,
     KeptRows,
     LeftScales,
-    QuantizedRows,
+    RoundedRows,
     RowBlocks,
 )
 from .panel import FloatProduct
@@ -71,7 +71,7 @@ def _prepare[known: Known, T: Team](problem: RangedProblem, activations: FloatAc
                     comptime if FORMATS[j].scale == Scale.FLOAT32:
                         return _fill_scaled(EncodedScaledRows(a), problem, activations, team)
                     else:
-                        return _fill(EncodedRows(a), problem, activations, team)
+                        return _fill(CodedRows(a), problem, activations, team)
     comptime for i in range(len(FLOAT_TYPES)):
         comptime if may_be(known.dtype, i):
             if left.kind != LeftKind.ENCODED and left.dtype == i:
@@ -97,7 +97,7 @@ def _fill_quantized[
         var source = QuantizedScaledRows[format](x, left.rounding, block_of(left.format))
         _fill_scaled(source, problem, activations, team)
     else:
-        _fill(QuantizedRows[format](x, left.rounding), problem, activations, team)
+        _fill(RoundedRows[format](x, left.rounding), problem, activations, team)
 
 
 def _fill_scaled[

@@ -24,7 +24,7 @@ from ...numbers.scales import E8M0_BIAS, E8M0_NAN
 from ...operands import Tiles, on_stack
 from ..block_order import RowGroups
 from ..ranges import RowRange
-from ..panel import DecodedStretch, PANEL_TILES, PanelProduct, Part, WeightPanel
+from ..panel import DecodedStretch, PANEL_TILES, PanelPart, PanelProduct, WeightPanel
 from ..vectors import BLOCK, HAS_FMA, LANES, Sums, Words, add_exact_product
 from ..weights import WeightTiles, float64_scales
 from ..window import ScaleWindow
@@ -38,7 +38,7 @@ from .dot import (
 )
 
 
-trait FloatSource(TrivialRegisterPassable):
+trait PanelWeights(TrivialRegisterPassable):
     """The weights of a panel as words of steps, block by block."""
 
     comptime Codes: TrivialRegisterPassable
@@ -58,7 +58,7 @@ trait FloatSource(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct _DirectFloats[Weights: WeightTiles](FloatSource):
+struct _DirectFloats[Weights: WeightTiles](PanelWeights):
     """Weights that are decoded in registers each time they are loaded."""
 
     comptime Codes = Self.Weights.Codes
@@ -79,7 +79,7 @@ struct _DirectFloats[Weights: WeightTiles](FloatSource):
 
 
 @fieldwise_init
-struct TilePlace(TrivialRegisterPassable):
+struct PanelTile(TrivialRegisterPassable):
     """Where a decoded tile is."""
 
     var block: Int
@@ -87,14 +87,14 @@ struct TilePlace(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct DecodedFloats(DecodedStretch, FloatSource):
+struct DecodedFloats(DecodedStretch, PanelWeights):
     """A stretch of a panel that was decoded beforehand.
 
     decoded    [block, step, tile, 16]
     scales     [block, tile, 16]
     """
 
-    comptime Codes = TilePlace
+    comptime Codes = PanelTile
 
     var decoded: Tiles[DType.uint32, STRETCH_BLOCKS, STEPS, PANEL_TILES, LANES]
     var scales: Tiles[DType.float32, STRETCH_BLOCKS, PANEL_TILES, LANES]
@@ -120,12 +120,12 @@ struct DecodedFloats(DecodedStretch, FloatSource):
                 self.scales.store(Coord(block, tile, 0), source.half_scales(tile, block))
 
     @always_inline
-    def codes(self, tile: Int, block: Int) -> TilePlace:
+    def codes(self, tile: Int, block: Int) -> PanelTile:
         """Returns where the words of tile `tile` are."""
-        return TilePlace(block, tile)
+        return PanelTile(block, tile)
 
     @always_inline
-    def words[step: Int](self, codes: TilePlace) -> Words:
+    def words[step: Int](self, codes: PanelTile) -> Words:
         """Returns the words of a step."""
         return self.decoded.load[width=LANES](Coord(codes.block, step, codes.tile, 0))
 
@@ -136,7 +136,7 @@ struct DecodedFloats(DecodedStretch, FloatSource):
 
 
 @fieldwise_init
-struct Scaling(Equatable, TrivialRegisterPassable):
+struct SumScaling(Equatable, TrivialRegisterPassable):
     """How the sums of a block are scaled and added."""
 
     var code: Int
@@ -150,8 +150,8 @@ struct Scaling(Equatable, TrivialRegisterPassable):
 
 
 def _add_part[
-    num_rows: Int, num_tiles: Int, scaling: Scaling, Source: FloatSource
-](a: FloatActivations, part: Part, first_tile: Int, source: Source):
+    num_rows: Int, num_tiles: Int, scaling: SumScaling, Source: PanelWeights
+](a: FloatActivations, part: PanelPart, first_tile: Int, source: Source):
     """Adds a part to the sums of its group, for tiles from `first_tile` on.
 
     The part starts at block 0 of the source.
@@ -190,11 +190,11 @@ def _add_part[
             var half_scales = source.half_scales(first_tile + tile, block)
             comptime for row in range(num_rows):
                 comptime i = row * num_tiles + tile
-                comptime if scaling == Scaling.EXACT:
+                comptime if scaling == SumScaling.EXACT:
                     total[i] = add_exact_product(block_sums[i], half_scales, total[i])
                 else:
                     var scales = half_scales
-                    comptime if scaling == Scaling.FACTORS:
+                    comptime if scaling == SumScaling.FACTORS:
                         var index = first_index + block * num_rows + row
                         scales *= a.factors.load[width=1](Coord(index))
                     total[i] = block_sums[i].fma(scales, total[i])
@@ -250,19 +250,19 @@ struct FloatProduct(PanelProduct):
     @always_inline
     def add[
         num_rows: Int, Weights: WeightTiles
-    ](self, part: Part, tile: Int, panel: WeightPanel[Weights]):
+    ](self, part: PanelPart, tile: Int, panel: WeightPanel[Weights]):
         """Adds a part for one tile of the panel, decoding it in registers; without factors."""
-        _add_part[num_rows, 1, Scaling.EXACT](self.a, part, tile, _DirectFloats(panel))
+        _add_part[num_rows, 1, SumScaling.EXACT](self.a, part, tile, _DirectFloats(panel))
 
     @always_inline
-    def add_decoded[num_rows: Int](self, part: Part, decoded: DecodedFloats):
+    def add_decoded[num_rows: Int](self, part: PanelPart, decoded: DecodedFloats):
         """Adds a part for all tiles of a panel, scaled as its scales want it."""
         if self.a.has_factors:
-            return _add_part[num_rows, PANEL_TILES, Scaling.FACTORS](self.a, part, 0, decoded)
+            return _add_part[num_rows, PANEL_TILES, SumScaling.FACTORS](self.a, part, 0, decoded)
         comptime if not HAS_FMA:
             if self.weights_have_float_scales:
-                return _add_part[num_rows, PANEL_TILES, Scaling.FUSED](self.a, part, 0, decoded)
-        _add_part[num_rows, PANEL_TILES, Scaling.EXACT](self.a, part, 0, decoded)
+                return _add_part[num_rows, PANEL_TILES, SumScaling.FUSED](self.a, part, 0, decoded)
+        _add_part[num_rows, PANEL_TILES, SumScaling.EXACT](self.a, part, 0, decoded)
 
     def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
         """Returns the exponent window of some rows."""

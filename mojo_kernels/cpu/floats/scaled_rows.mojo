@@ -21,7 +21,7 @@ from ...numbers.scales import E8M0_BIAS, E8M0_NAN
 from ...operands import Matrix, Operand
 from ..encode import float_scale_of
 from ..quantize import groups_per_task
-from ..ranges import RangeWork, RowRange, Sources
+from ..ranges import RangeWork, RowRange, RowSources
 from ..vectors import BLOCK
 from ..window import ScaleWindow, float_scale_ends
 from .activations import Block, FloatActivations, LARGEST_FIELD, numbers_of, window_of
@@ -96,7 +96,7 @@ struct FillScaledRows[Source: ScaledRows](RangeWork):
     """Fills `FloatActivations`, some groups of rows a task."""
 
     var source: Self.Source
-    var sources: Sources
+    var sources: RowSources
     """Which rows of the source."""
     var out: FloatActivations
 

@@ -15,11 +15,11 @@ from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ...numbers.formats import block_of, has_float_scales
 from ...tiles import RegisterTile
 from ..arguments import Result, Weights
-from ..host import STAGE, Tile, WARP_COLUMNS
+from ..host import STAGE, TileShape, WARP_COLUMNS
 from ..instructions import FRAGMENT_SUMS, here, keep_branch
 from ..views import flat_of
 from .flags import Flags
-from .operands import LARGEST_FACTOR_BITS, StagedRows, is_extreme, scaled, stages_of
+from .operands import LARGEST_FACTOR_BITS, PreparedRows, is_extreme, scaled, stages_of
 from .place import FRAGMENT_COLUMNS, FRAGMENT_ROWS
 
 comptime Sums[rows: Int] = RegisterTile[
@@ -40,7 +40,7 @@ comptime SMALL_FACTOR = UInt32((F32_EXPONENT_BIAS - 40) << F32_MANTISSA_BITS)
 
 
 @fieldwise_init
-struct LaneFactors[warp_rows: Int](TrivialRegisterPassable):
+struct LaneScales[warp_rows: Int](TrivialRegisterPassable):
     """The factors of a lane's rows and columns, in a stage."""
 
     var of_rows: SIMD[DType.float32, lane_rows[Self.warp_rows]]
@@ -88,10 +88,10 @@ struct LaneFactors[warp_rows: Int](TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct FactorPlaces[tile: Tile](TrivialRegisterPassable):
+struct FactorPlaces[tile: TileShape](TrivialRegisterPassable):
     """Where a lane finds its factors."""
 
-    comptime Found = LaneFactors[Self.tile.warp_rows()]
+    comptime Found = LaneScales[Self.tile.warp_rows()]
 
     var left: DevicePointer[DType.float32]
     """Those of the left side, [row, stage]."""
@@ -117,7 +117,7 @@ struct FactorPlaces[tile: Tile](TrivialRegisterPassable):
     @staticmethod
     @always_inline
     def of(
-        staged: StagedRows, w: Weights, first_row: UInt32, first_column: UInt32, result: Result
+        staged: PreparedRows, w: Weights, first_row: UInt32, first_column: UInt32, result: Result
     ) -> Self:
         """Finds those of a tile."""
         var row, in_tile = Self._place_of(here(UInt32(thread_idx.x)))

@@ -32,7 +32,7 @@ from ..host import (
     STAGE_STEPS,
     STEP,
     TILE_THREADS as THREADS,
-    Tile,
+    TileShape,
     factors_of,
     grid_of_tiles,
     tile_of,
@@ -41,9 +41,9 @@ from ..host import (
 from ..instructions import here, shared_base, start_copy, wait_for_copies
 from . import marked, parts, rows
 from .factors import FactorPlaces
-from .operands import StagedRows, are_numbers
+from .operands import PreparedRows, are_numbers
 from .parts import of_part
-from .place import CHUNK_BYTES, PASS_ROWS, Place, STEP_CHUNKS, place_in_stage
+from .place import CHUNK_BYTES, PASS_ROWS, LanePlace, STEP_CHUNKS, place_in_stage
 from .product import Product
 from .result import store_sums, store_tile
 from .weights import WeightLoads
@@ -59,7 +59,7 @@ comptime RESIDENT_GROUPS = 2
 def matmul_tile[
     element: Element, tile_rows: Int, factors: Int
 ](
-    staged: StagedRows,
+    staged: PreparedRows,
     w: Weights,
     layout: Int32,
     result: Result,
@@ -70,7 +70,7 @@ def matmul_tile[
     var share = PartOfTile.of[TILE](UInt32(block_idx.x), staged.column_parts, result)
     var steps = Steps.of(share.part, staged.column_parts, staged.k)
     var first_row, first_column = share.first_row, share.first_column
-    var place = Place[TILE](shared_base(), 0)
+    var place = LanePlace[TILE](shared_base(), 0)
     var loads = WeightLoads[element, TILE.columns].of(
         w, layout, first_column, result.columns, staged.k
     )
@@ -140,7 +140,7 @@ struct PartOfTile(TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def of[shape: Tile](group: UInt32, parts: UInt32, result: Result) -> Self:
+    def of[shape: TileShape](group: UInt32, parts: UInt32, result: Result) -> Self:
         """Returns that of a group: parts of a tile are neighbours."""
         var bands = Bands[](
             (result.rows + UInt32(shape.rows - 1)) // UInt32(shape.rows),
@@ -153,14 +153,14 @@ struct PartOfTile(TrivialRegisterPassable):
 
 @always_inline
 def walk[
-    tile: Tile, //, fills_first: Bool
+    tile: TileShape, //, fills_first: Bool
 ](
-    staged: StagedRows,
+    staged: PreparedRows,
     w: Weights,
     layout: Int32,
     first_row: UInt32,
     steps: Steps,
-    mut place: Place[tile],
+    mut place: LanePlace[tile],
     mut loads: WeightLoads[_, tile.columns],
     mut product: Product[tile, _],
 ):
@@ -187,7 +187,7 @@ def fill(
     w: Weights,
     layout: Int32,
     k: UInt32,
-    place: Place[_],
+    place: LanePlace[_],
     stage: UInt32,
 ):
     """Decodes and stores a thread's weights of a stage, and loads those of the step behind."""
@@ -197,7 +197,9 @@ def fill(
 
 
 @always_inline
-def copy_rows(staged: StagedRows, place: Place[_], stage: UInt32, first_row: UInt32, step: UInt32):
+def copy_rows(
+    staged: PreparedRows, place: LanePlace[_], stage: UInt32, first_row: UInt32, step: UInt32
+):
     """Starts the copies of the rows of A of a step; zeros where there are none."""
     var row_in_tile, chunk = divmod(UInt32(thread_idx.x), UInt32(STEP_CHUNKS))
     var at = place.left(stage) + place_in_stage(row_in_tile, chunk)
@@ -220,7 +222,7 @@ def launch[known: Known](problem: Problem, mut queue: Some[Queue]) raises:
     """Prepares the activations, multiplies, and computes what is marked."""
     var m, n, k = problem.m, problem.n, problem.k
     var cut = Cut.of(m, n, k)
-    var staged = StagedRows.at(m, k, cut.parts, queue.workspace(workspace_of_tiles(m, n, k)))
+    var staged = PreparedRows.at(m, k, cut.parts, queue.workspace(workspace_of_tiles(m, n, k)))
     var sums = staged.sums(n)
     if are_numbers(problem):
         staged = staged.reading(problem)
@@ -239,7 +241,7 @@ def _launch[
     element: Element
 ](
     problem: Problem,
-    staged: StagedRows,
+    staged: PreparedRows,
     sums: DevicePointer[DType.float32],
     cut: Cut,
     mut queue: Some[Queue],

@@ -62,7 +62,7 @@ struct Range(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct StagedRows(DevicePassable, TrivialRegisterPassable):
+struct PreparedRows(DevicePassable, TrivialRegisterPassable):
     """Rows of numbers, their factors and marks."""
 
     comptime device_type: AnyType = Self
@@ -125,7 +125,7 @@ struct StagedRows(DevicePassable, TrivialRegisterPassable):
 
     @staticmethod
     def get_type_name() -> String:
-        return "StagedRows"
+        return "PreparedRows"
 
 
 @always_inline

@@ -5,7 +5,7 @@ of numbers lie where the row's last three bits say: neither who stores rows nor 
 at a bank.
 """
 
-from ..host import CHUNK, NUMBER_BYTES, ROW_BYTES, STEP, TILE_THREADS, Tile
+from ..host import CHUNK, NUMBER_BYTES, ROW_BYTES, STEP, TILE_THREADS, TileShape
 from .flags import Flags
 
 comptime STEP_CHUNKS = STEP // CHUNK
@@ -27,7 +27,7 @@ def place_in_stage(row: UInt32, chunk: UInt32) -> UInt32:
 
 
 @fieldwise_init
-struct Place[tile: Tile](TrivialRegisterPassable):
+struct LanePlace[tile: TileShape](TrivialRegisterPassable):
     """Where a lane finds and leaves what it works on."""
 
     var base: UInt32

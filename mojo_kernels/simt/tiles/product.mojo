@@ -3,15 +3,15 @@
 from max.gpu import thread_idx
 
 from ...tiles import in_registers
-from ..host import FACTORS_OF_STAGES, ROW_BYTES, STAGE_STEPS, STEP, Tile, WARP_COLUMNS
+from ..host import FACTORS_OF_STAGES, ROW_BYTES, STAGE_STEPS, STEP, TileShape, WARP_COLUMNS
 from ..instructions import FRAGMENT_SUMS, Quad, keep_branch, load_fragments, multiply_add
 from .factors import FactorPlaces, Sums
 from .flags import Flags
-from .place import CHUNK_BYTES, FRAGMENT_COLUMNS, FRAGMENT_ROWS, Place, place_in_stage
+from .place import CHUNK_BYTES, FRAGMENT_COLUMNS, FRAGMENT_ROWS, LanePlace, place_in_stage
 
 
 @fieldwise_init
-struct Product[tile: Tile, factors: Int](TrivialRegisterPassable):
+struct Product[tile: TileShape, factors: Int](TrivialRegisterPassable):
     """Sums of a warp's rows, and the factors of the stage that they are of."""
 
     comptime Sums = Sums[Self.tile.warp_rows()]
@@ -35,7 +35,7 @@ struct Product[tile: Tile, factors: Int](TrivialRegisterPassable):
         )
 
     @always_inline
-    def add(mut self, place: Place[Self.tile], step: UInt32, is_last: Bool):
+    def add(mut self, place: LanePlace[Self.tile], step: UInt32, is_last: Bool):
         """Adds the products of a step; factors are loaded meanwhile, and meet the sums of a stage.
 
         They meet before anything else is loaded, which they would wait for.
@@ -93,7 +93,7 @@ def clear[warp_rows: Int](sums: Sums[warp_rows]):
 
 
 @always_inline
-def multiply[tile: Tile, //](place: Place[tile], sums: Sums[tile.warp_rows()]):
+def multiply[tile: TileShape, //](place: LanePlace[tile], sums: Sums[tile.warp_rows()]):
     """Adds a warp's products of a stage."""
     comptime M_TILES = tile.warp_rows() // FRAGMENT_ROWS
     comptime PAIRS = WARP_COLUMNS // FRAGMENT_ROWS

@@ -9,13 +9,13 @@ from std.memory import bitcast
 
 from ...tiles import RegisterTile
 from ..arguments import Result
-from ..host import CHUNK, TILE_THREADS as THREADS, Tile
+from ..host import CHUNK, TILE_THREADS as THREADS, TileShape
 from ..instructions import FRAGMENT_SUMS, load_quad, store_pair
 
 
 @always_inline
 def store_sums[
-    m_tiles: Int, n_tiles: Int, //, tile: Tile
+    m_tiles: Int, n_tiles: Int, //, tile: TileShape
 ](room: UInt32, sums: RegisterTile[DType.float32, FRAGMENT_SUMS, m_tiles, n_tiles]):
     """Leaves a warp's sums in the room."""
     comptime ROW_BYTES = tile.room_row_bytes()
@@ -33,7 +33,9 @@ def store_sums[
 
 
 @always_inline
-def store_tile[tile: Tile](room: UInt32, result: Result, first_row: UInt32, first_column: UInt32):
+def store_tile[
+    tile: TileShape
+](room: UInt32, result: Result, first_row: UInt32, first_column: UInt32):
     """Stores the sums in the room where they belong in C."""
     comptime ROW_BYTES = tile.room_row_bytes()
     comptime ROW_CHUNKS = tile.columns // CHUNK
