@@ -69,7 +69,7 @@ struct Fastest(TrivialRegisterPassable):
 
 
 # fmt: off
-comptime COSTS: List[List[Float64]] = [
+comptime COSTS = [
 {costs}
 ]
 comptime EXCEPTIONS = [

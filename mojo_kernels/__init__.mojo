@@ -133,9 +133,10 @@ Hopper's builds on the room of any GPU.
             float_scales.mojo     blocks with float scales
         host/                 what is decided before a launch, without a kernel
             plan.mojo             a kernel and its cut, by name
-            choices.mojo          the table of plans: for which products, and why
-            experts.mojo          the same for experts; where a layer's memory lies
+            table.mojo            the table of plans: for which products, and why
+            experts.mojo          cuts for experts; where a layer's memory lies
             costs.mojo            what plans are expected to take
+            choices.mojo          which row of the table a product gets, which cuts a layer
             explain.mojo          all of it in words and numbers
     simt/                 any GPU, any pair of formats: correct everywhere
         host.mojo             what the host decides: which kernel, grids, workspaces
@@ -282,7 +283,7 @@ Hopper's builds on the room of any GPU.
     bindings/             who calls: thin, no maths
         protocol.mojo         the one reader of calls from Python
         record.mojo           facts for Python, by name
-        pairs.mojo            the products that gfx950 has kernels for
+        pairs.mojo            the products that gfx950 has kernels for, by code and by name
         cpu.mojo              Python extension module of the CPU
         plans.mojo            Python extension module of what GPUs would do, without a GPU
         cuda.mojo             Python extension module of CUDA devices

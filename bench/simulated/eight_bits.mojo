@@ -11,7 +11,7 @@ from table import is_first
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, Visitor
-from mojo_kernels.cdna4.host.choices import CHOICES
+from mojo_kernels.cdna4.host.table import CHOICES
 from mojo_kernels.cdna4.types import Formats, ProductTypes, name_of
 from mojo_kernels.numbers.formats import Format
 

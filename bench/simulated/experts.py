@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import ml_dtypes
 import numpy as np
@@ -27,6 +28,10 @@ from bench.rows import Origin
 from bench.simulated import catalogue, peaks
 from gfx950.timing import Profile, profile
 from gfx950.timing.parameters import Machine
+from mx_kernels._core.facts import KEPT_FLOATS, facts
+from mx_kernels._core.hip import Kind
+from mx_kernels._core.native import gpu_plans
+from mx_kernels._core.protocol import NO_CODE
 
 PROGRAM = REPOSITORY / "tests" / "cdna4" / "programs" / "experts.mojo"
 TYPES = "bfloat16_bfloat16_float32"
@@ -34,6 +39,8 @@ TYPES = "bfloat16_bfloat16_float32"
 MODELS = {"gpt-oss-20b": 32, "gpt-oss-120b": 128}
 """Experts of a layer."""
 WIDTH, INNER, PER_TOKEN = 2880, 2880, 4
+EVEN = 1
+"""The position of the rule by which activations are rounded."""
 COLUMNS = {"gate_up": 2 * INNER, "down": WIDTH}
 """Of both products."""
 TOKENS = (1, 16, 64, 256, 1024, 4096, 16384)
@@ -108,6 +115,23 @@ class Routes:
         return int((-(-self.sizes() // rows)).sum())
 
 
+def launches_of(program: ModuleType, name: str, sizes: Sequence[int]) -> tuple[list, int]:
+    """Returns the launches of a layer as planned, and the bytes of their workspace.
+
+    Args:
+        program: the catalogue of experts.
+        name: the types of the layer, as the catalogue names them.
+        sizes: what it takes of a layer.
+    """
+    tokens, slots, width, inner, experts, *_, gate = sizes
+    formats, x, _, _ = name.rsplit("_", 3)
+    left, _, right = formats.partition(".")
+    of_left = NO_CODE if left == KEPT_FLOATS else facts().formats[left].code
+    kind = Kind(of_left, facts().formats[right or "mxfp4"].code, facts().dtypes[x], EVEN, 0, None)
+    asked = tokens, slots, experts, width, inner, gate, *kind.codes()
+    return program.layer(name, tuple(sizes), *gpu_plans().plan_experts_gfx950(asked))
+
+
 class SimulatedLayer:
     """The launches of a layer and what they read; most of it is zeros.
 
@@ -122,7 +146,8 @@ class SimulatedLayer:
         sizes = (tokens, PER_TOKEN, WIDTH, INNER, experts)
         int32, float32, swiglu = 4, 2, 0
         types = f"{activations}_{TYPES}"
-        self.launches, num_bytes = module.layer(types, (*sizes, int32, float32, swiglu))
+        sizes = *sizes, int32, float32, swiglu
+        self.launches, num_bytes = launches_of(module, types, sizes)
         size = {"experts": experts, "slots": PER_TOKEN, "activations": activations}
         self.explained = mx_kernels.explain(
             tokens, INNER, WIDTH, device="gfx950", op="moe", **size

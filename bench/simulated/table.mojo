@@ -3,7 +3,7 @@
 from products import BF16, CODES, EVEN, FLOATS, Product
 
 from mojo_kernels.cdna4.catalogue import Catalogue, ListedQuantizer, Visitor
-from mojo_kernels.cdna4.host.choices import CHOICES
+from mojo_kernels.cdna4.host.table import CHOICES
 from mojo_kernels.cdna4.host.plan import Family
 from mojo_kernels.cdna4.types import ProductTypes
 from mojo_kernels.numbers.formats import Format

@@ -4,7 +4,7 @@
     python -m bench.simulated.tune --table                      every class of shapes, to a CSV file
     python -m bench.simulated.tune --fit                        constants of costs, to its times
 
-The rows of `CHOICES` in cdna4/host/choices.mojo come from what this prints; the CSV file shows
+The rows of `CHOICES` in cdna4/host/table.mojo come from what this prints; the CSV file shows
 for each class what the table chooses, what would have been fastest, and by how much. Cuts
 that spill registers are left out. As for shapes with many workgroups, only those of one compute
 unit are executed, except where K is split: then all are, so cuts with much work are left out.

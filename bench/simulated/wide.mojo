@@ -10,7 +10,7 @@ from products import BF16, EVEN, Product
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, Visitor
-from mojo_kernels.cdna4.host.choices import CHOICES, Sources
+from mojo_kernels.cdna4.host.table import CHOICES, Sources
 from mojo_kernels.cdna4.types import Formats, KEPT, ProductTypes, name_of
 from mojo_kernels.numbers.formats import Format
 

@@ -21,6 +21,7 @@ from std.utils.index import IndexList
 
 from ..backend import has_cdna4, is_nvidia
 from ..cdna4.experts import dispatch as cdna4
+from ..cdna4.host.choices import cuts_of_layer
 from ..cdna4.host.experts import LayerTypes
 from ..cdna4.types import ProductTypes
 from ..cpu import experts as cpu
@@ -217,13 +218,13 @@ struct MXMoe:
             comptime has_bias_up = Int(bias_gate_up.static_spec.shape_tuple[1]) != 0
             comptime has_bias_down = Int(bias_down.static_spec.shape_tuple[1]) != 0
             comptime types = LayerTypes.of(
-                with_bias(known_up, has_bias_up),
-                with_bias(known_down, has_bias_down),
+                ProductTypes.of(with_bias(known_up, has_bias_up)),
+                ProductTypes.of(with_bias(known_down, has_bias_down)),
                 dtype,
                 gate_code[activation](),
             )
             var queue = ContextQueue(context)
-            cdna4.multiply_experts[types](problem, queue)
+            cdna4.multiply_experts[types](problem, cuts_of_layer(types, problem), queue)
         else:
             _require_nvidia["mx_moe", target]()
             # Freed in the order of the stream.

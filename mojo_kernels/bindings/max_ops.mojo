@@ -27,7 +27,8 @@ from std.utils.index import IndexList
 from . import nvidia
 from ..backend import has_hopper, is_nvidia
 from ..cdna4 import dispatch as cdna4
-from ..cdna4.host.choices import KnownWeights
+from ..cdna4.host.choices import choose
+from ..cdna4.host.table import KnownWeights
 from ..cdna4.quantize.kernel import QuantizeKernel
 from ..cdna4.types import ProductTypes, has_kernels, unsupported
 from ..cpu import dispatch as cpu
@@ -323,7 +324,8 @@ def _multiply_on_gfx950[
     comptime k = types.formats.right.elements(row_bytes)
     comptime assert stored_rows > 0 and k > 0, "weights: expected [N, K] of known size on gfx950"
     var queue = ContextQueue(context)
-    cdna4.launch[types, KnownWeights(stored_rows, k)](problem, queue)
+    var chosen = choose(problem.m, problem.n, problem.k, types)
+    cdna4.launch[types, KnownWeights(stored_rows, k)](problem, chosen, queue)
 
 
 def _multiply_on_nvidia[known: Known](problem: Problem, context: DeviceContext) raises:

@@ -2,6 +2,7 @@
 
     explain_gfx950, explain_experts_gfx950    rows of the CDNA4 dispatch table, and launches
     table_gfx950                              all of its rows
+    plan_gfx950, plan_experts_gfx950          CDNA4's plans for a call, and a product's workspace
     costs_gfx950, cycles_gfx950               constants of what they are expected to take, and that
     explain_cuda, explain_experts_cuda        Hopper's plan of the least cost, and launches
     plan_cuda                                 Hopper's plan for a call, and its workspace
@@ -12,6 +13,7 @@ Functions take one tuple of integers, see `protocol`. They ask what the code tha
 row here is what a device gets. Neither this module nor that of the CPU changes with a kernel.
 """
 
+from std.builtin.globals import global_constant
 from std.os import abort
 from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
@@ -21,11 +23,12 @@ from mojo_kernels.bindings.pairs import (
     column_pairs_on_gfx950,
     expert_pairs_on_gfx950,
     pairs_on_gfx950,
+    product_types,
 )
 from mojo_kernels.bindings.protocol import Arguments
 from mojo_kernels.bindings.record import Record, Records, numbers
 from mojo_kernels.cdna4.chip import LANES
-from mojo_kernels.cdna4.host.choices import CHOICES, Choice, plan_named
+from mojo_kernels.cdna4.host.choices import choose, cuts_of_layer, workspace_of
 from mojo_kernels.cdna4.host.costs import Costs
 from mojo_kernels.cdna4.host.explain import (
     LayerSizes,
@@ -34,15 +37,18 @@ from mojo_kernels.cdna4.host.explain import (
     explain_layer,
     workspace_bytes,
 )
-from mojo_kernels.cdna4.types import Formats, ProductTypes
+from mojo_kernels.cdna4.host.experts import LayerTypes
+from mojo_kernels.cdna4.host.table import CHOICES, plan_named
+from mojo_kernels.cdna4.types import Formats, ProductTypes, has_kernels, unsupported
 from mojo_kernels.hopper.host.choices import candidates
 from mojo_kernels.hopper.host.costs import Pair
 from mojo_kernels.hopper.host.explain import ExpertsQuestion, explain as explain_hopper
 from mojo_kernels.hopper.host.explain import explain_experts
 from mojo_kernels.hopper.host.plans import forced_plan, lent, plan_of
 from mojo_kernels.launch.grid import Explained
+from mojo_kernels.numbers.gates import Gate
 from mojo_kernels.numbers.rounding import Rounding
-from mojo_kernels.problem import Left, LeftKind, NO_BIAS, Problem, Result, Right
+from mojo_kernels.problem import ANY, Left, LeftKind, NO_BIAS, Problem, Result, Right
 
 
 def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
@@ -71,14 +77,54 @@ def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
     row.put("sharers", plan.sharers())
     row.put("depth", plan.depth())
     row.put("splits", grid.z)
-    row.put("k_tail", found.k_tail)
+    row.put("k_tail", plan.has_tail(k))
     row.put("quantizes_first", found.quantizes_first)
     row.put("grid", numbers(grid.x, grid.y, grid.z))
     row.put("threads", grid.threads)
-    row.put("chunks_per_wave", found.chunks_per_wave)
+    row.put("chunks_per_wave", plan.steps_per_wave(k))
     row.put("counter_bytes", workspace.cleared_bytes)
     row.put("workspace_bytes", workspace.num_bytes())
     return row.fields
+
+
+def _product_types(mut args: Arguments) raises -> ProductTypes:
+    """Reads what a module of products is compiled for, see `hip_product`: left and right format, x,
+    rounding, result, bias, columns; -1 for none."""
+    var left, right, x, rounding = args.next(), args.next(), args.next(), args.next()
+    var result, bias = args.next(), args.next()
+    var types = product_types(left, right, x, rounding, result, bias, args.next() == 1)
+    if not has_kernels(types.formats):
+        raise Error(unsupported(types.formats))
+    return types
+
+
+def plan_gfx950(arguments: PythonObject) raises -> PythonObject:
+    """Takes (m, n, k, *what a module of products is compiled for).
+
+    Returns the text of CDNA4's plan for such a product, the bytes of its counters, and those that
+    workgroups hand over.
+    """
+    var args = Arguments(arguments)
+    var m, n, k = args.next(), args.next(), args.next()
+    var types = _product_types(args)
+    var chosen = choose(m, n, k, types)
+    var space = workspace_of(chosen, m, n, k, types)
+    return Python.tuple(chosen.text(), space.cleared_bytes, space.handed_over_bytes)
+
+
+def plan_experts_gfx950(arguments: PythonObject) raises -> PythonObject:
+    """Takes (tokens, slots, experts, width, inner, code of the gate, *what a module of the first
+    products is compiled for).
+
+    Returns the text of the cuts of a layer's products, for rows that are encoded before.
+    """
+    var args = Arguments(arguments)
+    var tokens, slots, experts = args.next(), args.next(), args.next()
+    var width, inner, gate = args.next(), args.next(), Gate(args.next(), 0, 0)
+    var first = _product_types(args)
+    var types = LayerTypes.of(first, first, first.out, ANY)
+    var sizes = LayerSizes(tokens, slots, experts, width, inner, gate.is_interleaved())
+    return Python.tuple(cuts_of_layer(types, sizes.problem()).text(types.left))
 
 
 def table_gfx950(arguments: PythonObject) raises -> PythonObject:
@@ -87,22 +133,16 @@ def table_gfx950(arguments: PythonObject) raises -> PythonObject:
     `linear` and `matmul` say whether a row is for four-bit activations that come as floats, as codes.
     """
     var rows = Records()
-    comptime for i in range(len(CHOICES)):
-        rows.add(_row_of(materialize[CHOICES[i]]()))
+    for choice in global_constant[CHOICES]():
+        var row = Record()
+        row.put("cut", choice.plan.name())
+        row.put("reason", String(choice.reason))
+        row.put("kernel", choice.plan.family.kernel())
+        row.put("any_k", choice.any_k)
+        row.put("linear", choice.sources.floats)
+        row.put("matmul", choice.sources.codes)
+        rows.add(row.fields)
     return rows.items
-
-
-@no_inline
-def _row_of(choice: Choice) raises -> PythonObject:
-    """Returns a row of the table: compiled once, not for each of them."""
-    var row = Record()
-    row.put("cut", choice.plan.name())
-    row.put("reason", String(choice.reason))
-    row.put("kernel", choice.plan.family.kernel())
-    row.put("any_k", choice.any_k)
-    row.put("linear", choice.sources.floats)
-    row.put("matmul", choice.sources.codes)
-    return row.fields
 
 
 def costs_gfx950(arguments: PythonObject) raises -> PythonObject:
@@ -251,6 +291,8 @@ def PyInit__mx_kernels_plans() abi("C") -> PythonObject:
         module.def_function[column_pairs_on_gfx950]("column_pairs_on_gfx950")
         module.def_function[expert_pairs_on_gfx950]("expert_pairs_on_gfx950")
         module.def_function[explain_gfx950]("explain_gfx950")
+        module.def_function[plan_gfx950]("plan_gfx950")
+        module.def_function[plan_experts_gfx950]("plan_experts_gfx950")
         module.def_function[table_gfx950]("table_gfx950")
         module.def_function[costs_gfx950]("costs_gfx950")
         module.def_function[cycles_gfx950]("cycles_gfx950")

@@ -1,26 +1,25 @@
-"""How the kernel that host/choices.mojo chooses for a product is launched.
+"""How the plan that was chosen for a product is launched, without knowing why it was chosen.
 
-A row of its table names a kernel and how its workgroups cut the work; the kernel's own `launch`
-knows the rest. MAX ops and the HIP modules go through `launch` below.
+A row of the table (host/table.mojo) names a kernel and how its workgroups cut the work; the kernel's
+own `launch` knows the rest. MAX ops and the HIP modules go through `launch` below.
 """
-
 
 from ..launch.queue import Queue
 from ..problem import Left, Problem
-from .chip import MAX_TENSOR_BYTES, TILE, rows_at_once
+from .chip import MAX_TENSOR_BYTES, TILE
 from .decode.kernel import DecodeKernel
 from .middle.kernel import MiddleKernel
 from .prefill.kernel import PrefillKernel
 from .quantize.kernel import QuantizeKernel
 from .types import ProductTypes, float_bytes
-from .host.choices import ANY, CHOICES, KnownWeights, choose, quantized_workspace
 from .host.plan import Family
+from .host.table import ANY, CHOICES, Chosen, KnownWeights, quantized_workspace
 
 
 def launch[
     Q: Queue, //, types: ProductTypes, known: KnownWeights = KnownWeights.NOTHING
-](problem: Problem, mut queue: Q) raises:
-    """Launches what the table chooses, as often as it takes for all rows of activations.
+](problem: Problem, chosen: Chosen, mut queue: Q) raises:
+    """Launches what was chosen, as often as it takes for all rows of activations.
 
     Parameters:
         Q: The kind of queue.
@@ -29,6 +28,7 @@ def launch[
 
     Args:
         problem: The product; its activations are contiguous.
+        chosen: The rows of the table for it.
         queue: Where the launches go.
     """
     if not types.match(problem):
@@ -46,7 +46,7 @@ def launch[
                     ", ", problem.n, ", ", problem.k, "), expected less than 2 GiB",
                 )
             )  # fmt: skip
-    var at_once = rows_at_once(row_bytes)
+    var at_once = types.rows_at_once(problem.n, problem.k)
     comptime if types.formats.are_columns:
         if problem.m % TILE != 0 or problem.n % TILE != 0 or problem.m > at_once:
             raise Error(
@@ -55,13 +55,12 @@ def launch[
                     " rows, expected multiples of 16, of activations at most ", at_once,
                 )
             )  # fmt: skip
-    for row in range(0, problem.m, at_once):
-        var part = rows_of[types](problem, row, min(at_once, problem.m - row))
+    for first in range(0, problem.m, at_once):
+        var part = rows_of[types](problem, first, min(at_once, problem.m - first))
+        var row = chosen.most if part.m == at_once or first == 0 else chosen.last
         comptime if types.quantizes_first():
             part = _quantized[types](part, queue)
-            _launch_chosen[types.encoded(), known](part, queue)
-        else:
-            _launch_chosen[types, known](part, queue)
+        _launch_row[types.of_launch(), known](part, row, queue)
 
 
 def rows_of[types: ProductTypes](problem: Problem, row: Int, count: Int) -> Problem:
@@ -91,11 +90,10 @@ def _quantized[types: ProductTypes, Q: Queue](problem: Problem, mut queue: Q) ra
     return part
 
 
-def _launch_chosen[
+def _launch_row[
     types: ProductTypes, known: KnownWeights, Q: Queue
-](problem: Problem, mut queue: Q) raises:
-    """Launches a product that a launch can take."""
-    var row = choose(problem.m, problem.n, problem.k, types)
+](problem: Problem, row: Int, mut queue: Q) raises:
+    """Launches a row of the table for a product that a launch can take."""
     comptime for i in range(len(CHOICES)):
         comptime if known.allows(i, types):
             comptime choice = CHOICES[i]
@@ -117,4 +115,4 @@ def _launch_chosen[
                             else:
                                 comptime Kernel = PrefillKernel[types, choice.plan.m_tiles, k_tail]
                                 return Kernel.launch(problem, queue)
-    raise Error("no kernel was compiled for what the dispatch table chooses")
+    raise Error("no kernel was compiled for what was chosen")

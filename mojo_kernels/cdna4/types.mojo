@@ -18,7 +18,7 @@ from ..numbers.formats import FORMATS, Format, NO_FORMAT
 from ..numbers.rounding import Rounding
 from ..numbers.scales import Scale
 from ..problem import Known, Left, LeftKind, NO_BIAS, Problem, Result, Right
-from .chip import BLOCK
+from .chip import BLOCK, rows_at_once
 
 comptime BFLOAT16 = Element(len(Element.NAMES), 16, 8, 7, 127, 127, 0x7F7F, 0x7F80, 0x7F81)
 comptime KEPT = Format(NO_FORMAT, BFLOAT16, Scale.E8M0, 1, BLOCK)
@@ -76,9 +76,8 @@ comptime COLUMN_PAIRS = [Formats(Format.FP8_BLOCK, Format.FP8_BLOCK_2D, are_colu
 def supported_pairs() -> String:
     """Returns the list in words."""
     var words = String()
-    comptime for i in range(len(PAIRS)):
-        comptime pair = PAIRS[i]
-        words += String(", " if i > 0 else "", pair.words())
+    for pair in materialize[PAIRS]():
+        words += String(", " if words else "", pair.words())
     return words
 
 
@@ -151,6 +150,10 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
         types.x = None
         return types
 
+    def of_launch(self) -> Self:
+        """Returns the types of the product itself, if a launch before it always quantizes."""
+        return self.encoded() if self.quantizes_first() else self
+
     def floats(self) -> DType:
         """Returns the type of activations in memory, bytes for codes."""
         return self.x.or_else(DType.uint8)
@@ -160,6 +163,10 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
         if self.x:
             return k * float_bytes(self.x.value())
         return self.formats.left.packed_bytes(k)
+
+    def rows_at_once(self, n: Int, k: Int) -> Int:
+        """Returns the rows of activations that a launch takes: bytes of a tensor are counted."""
+        return rows_at_once(max(self.row_bytes(k), n * float_bytes(self.out)))
 
     def match(self, problem: Problem) -> Bool:
         """Says whether a problem is of these formats and types, and its weights in their layout."""

@@ -15,6 +15,7 @@ import numpy as np
 import gfx950
 import oracle
 from bench.simulated.catalogue import module_of
+from bench.simulated.experts import launches_of
 from tests import artefacts
 from tests.cdna4.support import NUMPY_DTYPES, poisoned_weights
 
@@ -173,7 +174,7 @@ class Layer:
         weights = list(NUMPY_DTYPES).index(self.weights.dtype.name)
         sizes = (tokens, self.ids.shape[1], width, oracle.BLOCK * blocks, count)
         kinds = self.ids.dtype.itemsize, weights, GATES.index(self.gate)
-        return program().layer(self.name, (*sizes, *kinds))
+        return launches_of(program(), self.name, (*sizes, *kinds))
 
     def run(self, **options) -> Parts:
         """Runs the layer; returns what each of its launches computed."""

@@ -19,7 +19,7 @@ FLOAT32, SWIGLU_OAI = 2, 0
 def routed(ids: np.ndarray, count: int, **options) -> tuple[np.ndarray, ...]:
     """Runs the first launch of a layer; returns sizes, tokens and places."""
     sizes = *ids.shape, BLOCK, BLOCK, count, ids.dtype.itemsize, FLOAT32, SWIGLU_OAI
-    launches, num_bytes = layers.program().layer(NAME, sizes)
+    launches, num_bytes = layers.launches_of(layers.program(), NAME, sizes)
     workspace = np.full(num_bytes, 0xA5, np.uint8)
     layers.run(launches[:1], {"ids": ids}, workspace, **options)
     lengths = count, ids.size, ids.size

@@ -351,7 +351,7 @@ def test_explain_says_what_is_launched(tokens, gate):
     sizes = tokens, 4, 96, 160, 5
     for name in LAYERS[::3]:
         kinds = 8, 0, layers.GATES.index(gate)
-        launches, num_bytes = layers.program().layer(name, (*sizes, *kinds))
+        launches, num_bytes = layers.launches_of(layers.program(), name, (*sizes, *kinds))
         question = {"op": "moe", "experts": 5, "slots": 4, "activation": gate}
         question |= {"device": "gfx950", "activations": types_of(name).left}
         found = mx.explain(tokens, 160, 96, **question)
@@ -372,7 +372,8 @@ def test_no_kernel_spills_or_touches_scratch():
         ]
         for name in LAYERS:
             for gate in range(len(layers.GATES)):
-                launches += layers.program().layer(name, (m, 1, 64, 64, 1, 8, 0, gate))[0]
+                sizes = m, 1, 64, 64, 1, 8, 0, gate
+                launches += layers.launches_of(layers.program(), name, sizes)[0]
         for launch in launches:
             assert re.search(r"\.vgpr_spill_count: +0\b", launch["text"])
             assert re.search(r"\.private_segment_fixed_size: +0\b", launch["text"])

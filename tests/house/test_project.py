@@ -32,7 +32,7 @@ PIXI = tomllib.loads((ROOT / "pixi.toml").read_text())
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MOJO_FILES = sorted((ROOT / "mojo_kernels").rglob("*.mojo"))
 LONGEST_FILE = 600
-LINE_BUDGET = {"mojo_kernels": 45_200, "python/mx_kernels": 14_850}
+LINE_BUDGET = {"mojo_kernels": 45_290, "python/mx_kernels": 14_850}
 """Lines of all files; raising one takes a reason in the commit."""
 MOST_OF_A_FAILURE = 4000
 """Characters."""
@@ -318,7 +318,7 @@ def test_a_room_imports_neither_the_entries_nor_another_room():
 
 
 def test_cdna4_decides_without_a_kernel_and_kernels_know_nothing_of_what_decides():
-    """Editing a kernel leaves what explains as it is; editing a cost or a choice, every kernel."""
+    """Editing a kernel leaves what explains as it is; editing what is decided, every kernel."""
     room = HOUSE / "cdna4"
     host, launchers = set((room / "host").glob("*.mojo")), set(room.rglob("dispatch.mojo"))
     for path in host | set(room.glob("*/shape.mojo")):
@@ -326,6 +326,18 @@ def test_cdna4_decides_without_a_kernel_and_kernels_know_nothing_of_what_decides
         assert not {file for file in reached if file.parent == room / "instructions"}, path
     for path in set(room.rglob("*.mojo")) - host - launchers:
         assert not mojo_imports(path) & host, path
+
+
+def test_nothing_with_a_kernel_of_cdna4_changes_with_a_cost():
+    """What is compiled for HIP, tests and the bench is told a plan; MAX's ops choose for themselves."""
+    bench, programs = ROOT / "bench" / "simulated", ROOT / "tests" / "cdna4" / "programs"
+    entries = [*(HOUSE / "cdna4").rglob("dispatch.mojo"), *(HOUSE / "bindings").glob("hip*.mojo")]
+    entries += [*bench.glob("*.mojo"), *programs.glob("*.mojo")]
+    decides = {f"mojo_kernels/cdna4/host/{name}.mojo" for name in ("choices", "costs", "explain")}
+    assert decides <= builds.Sources.of(HOUSE / "bindings" / "plans.mojo", [ROOT]).files.keys()
+    for entry in entries:
+        home = ROOT if entry.is_relative_to(HOUSE) else entry.parent
+        assert not decides & builds.Sources.of(entry, [home, bench, ROOT]).files.keys(), entry
 
 
 def python_imports(path: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""How grouped products and layers of experts are launched on CDNA4; host/experts.mojo chooses cuts.
+"""How grouped products and layers of experts are launched on CDNA4; host/ chooses cuts.
 
     grouped product    one launch
 
@@ -22,8 +22,6 @@ Gates that are not neighbours of their ups take launches of their own between th
 workspace, see `LayerMemory`.
 """
 
-from std.sys import size_of
-
 from ...experts import Experts, ExpertsProblem, GroupedProblem
 from ...launch.grid import Workspace
 from ...launch.queue import Queue
@@ -31,15 +29,16 @@ from ...numbers.floats import float_code
 from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import Left
-from ..chip import MAX_TENSOR_BYTES, TILE, WORD_BYTES
+from ..chip import MAX_TENSOR_BYTES, TILE
 from ..host.experts import (
     DECODE_CUTS,
+    LayerCuts,
     LayerMemory,
     LayerTypes,
+    MIDDLE_CUTS,
     choose_decode,
-    choose_middle,
     cut_of,
-    num_cuts,
+    has_cut,
 )
 from ..host.plan import has_room
 from ..types import ProductTypes, float_bytes
@@ -123,8 +122,10 @@ def workspace_of[types: LayerTypes](problem: ExpertsProblem) -> Workspace:
     return Workspace(0, LayerMemory.of(types, problem, 0).num_bytes)
 
 
-def multiply_experts[types: LayerTypes](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
-    """Launches a layer of experts."""
+def multiply_experts[
+    types: LayerTypes
+](problem: ExpertsProblem, cuts: LayerCuts, mut queue: Some[Queue]) raises:
+    """Launches a layer of experts; `cuts` are for rows that are encoded before."""
     if problem.routing.tokens == 0:
         return
     comptime hidden_types = types.first(types.x)
@@ -145,7 +146,7 @@ def multiply_experts[types: LayerTypes](problem: ExpertsProblem, mut queue: Some
             _multiply[types](problem, at, queue)
         else:
             comptime if types.has_encoded_kernels():
-                _multiply_codes[types](problem, at, queue)
+                _multiply_codes[types](problem, cuts, at, queue)
     launch_sums[types.out](at.rows, at.places, problem.routing, problem.values, width, queue)
 
 
@@ -174,7 +175,7 @@ def _multiply[
 
 def _multiply_codes[
     types: LayerTypes
-](problem: ExpertsProblem, at: LayerMemory, mut queue: Some[Queue]) raises:
+](problem: ExpertsProblem, cuts: LayerCuts, at: LayerMemory, mut queue: Some[Queue]) raises:
     """Launches the products of a layer from codes."""
     comptime neighbours, halves = types.first(types.x), types.first(DType.float32)
     comptime second, rounding = types.second(), types.rounding
@@ -195,13 +196,29 @@ def _multiply_codes[
     if problem.gate.is_interleaved():
         comptime if types.may_be_neighbours():
             _launch_codes[neighbours, rounding, CodeRows.HIDDEN](
-                rows, at, at.ordered, problem.gate_up, problem.gate, 2 * inner, width, queue
+                rows,
+                cuts.gate_up,
+                at,
+                at.ordered,
+                problem.gate_up,
+                problem.gate,
+                2 * inner,
+                width,
+                queue,
             )
     else:
         comptime if types.may_be_halves():
             rows.result = at.rows
             _launch_codes[halves, rounding, CodeRows.SUMS](
-                rows, at, at.ordered, problem.gate_up, Gate.NONE, 2 * inner, width, queue
+                rows,
+                cuts.gate_up,
+                at,
+                at.ordered,
+                problem.gate_up,
+                Gate.NONE,
+                2 * inner,
+                width,
+                queue,
             )
             launch_gates[types.x](at.rows, at.hidden, slots, inner, queue)
             launch_quantize[types.left, types.x, rounding](
@@ -213,7 +230,7 @@ def _multiply_codes[
                     var experts = problem.down.count
                     launch_order[types.left, False](hidden, of_hidden, experts, inner, queue)
     _launch_codes[second, rounding, CodeRows.DOWN](
-        hidden, at, of_hidden, problem.down, Gate.NONE, width, inner, queue
+        hidden, cuts.down, at, of_hidden, problem.down, Gate.NONE, width, inner, queue
     )
 
 
@@ -221,6 +238,7 @@ def _launch_codes[
     types: ProductTypes, rounding: Rounding, rows: CodeRows
 ](
     of: EncodedRows,
+    place: Int,
     at: LayerMemory,
     ordered: OrderedRows,
     experts: Experts,
@@ -229,26 +247,16 @@ def _launch_codes[
     k: Int,
     mut queue: Some[Queue],
 ) raises:
-    """Launches a product of encoded rows, by tiles if they are ordered."""
+    """Launches a product of encoded rows, by tiles if they are ordered, else with a cut of
+    `MIDDLE_CUTS`."""
     if at.orders():
         return launch_prefill[types, rounding, rows](
             of, ordered, at.hidden_scales, experts, gate, n, k, queue
         )
-    launch_encoded[types, rounding, rows](of, experts, gate, n, k, queue)
-
-
-def launch_encoded[
-    types: ProductTypes, rounding: Rounding, rows: CodeRows
-](of: EncodedRows, experts: Experts, gate: Gate, n: Int, k: Int, mut queue: Some[Queue]) raises:
-    """Launches a product of encoded rows with the cut that is chosen for it.
-
-    Where hidden numbers are float32 before they are encoded, the largest takes too many registers.
-    """
-    comptime left = types.formats.left
-    comptime IS_WIDE = rows.are_gated and size_of[types.out]() == WORD_BYTES
-    comptime COUNT = num_cuts(rows.are_gated) - Int(IS_WIDE)
-    var choice = min(choose_middle(of.m, n, k, experts.count, left, rows.are_gated), COUNT - 1)
-    comptime for i in range(COUNT):
-        comptime cut = cut_of(left, i, rows.are_gated)
-        if choice == i:
-            return EncodedExperts[types, rounding, cut, rows].launch(of, experts, gate, n, k, queue)
+    comptime for i in range(len(MIDDLE_CUTS)):
+        comptime cut = cut_of(types.formats.left, i)
+        comptime if has_cut(cut, types, rows.are_gated):
+            if place == i:
+                comptime Kernel = EncodedExperts[types, rounding, cut, rows]
+                return Kernel.launch(of, experts, gate, n, k, queue)
+    raise Error("no kernel was compiled for the cut that was chosen")

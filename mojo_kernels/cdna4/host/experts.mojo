@@ -2,10 +2,8 @@
 
 All that the host knows of the sizes of groups is their average. Decode tiles have as many rows: an
 expert's weights are read once for each tile, and a tile has rows of one expert. Encoded rows take
-middle tiles, as high as most groups; where cuts are as high, that is taken whose tiles keep compute
-units busy for the shortest time. Where hidden numbers are encoded it has 256 columns. A stage of
-eight-bit codes is half as long along K as one of four-bit codes, and there are twice as many of
-them on their way.
+middle tiles, as high as most groups: `choices.mojo` says which. A stage of eight-bit codes is half as
+long along K as one of four-bit codes, and there are twice as many of them on their way.
 """
 
 from std.math import align_up, ceildiv, sqrt
@@ -14,7 +12,7 @@ from ...experts import ExpertsProblem
 from ...numbers.formats import Format
 from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
-from ...problem import ANY, Known
+from ...problem import ANY
 from ..chip import CUS, TILE, WORD_BYTES
 from ..decode.shape import DecodeShape
 from ..experts.shape import (
@@ -28,7 +26,6 @@ from ..experts.shape import (
 )
 from ..middle.shape import MiddleShape, slices_of
 from ..types import Formats, ProductTypes, float_bytes
-from .costs import cycles_of_experts
 from .plan import has_room
 
 
@@ -67,65 +64,69 @@ def choose_decode(m: Int, n: Int, groups: Int, types: ProductTypes) -> Int:
 
 comptime MIDDLE_CUTS = [
     MiddleShape(4, 3, 3, 1),
-    MiddleShape(6, 3, 2, 1),
-    MiddleShape(10, 3, 2, 1),
-    MiddleShape(12, 3, 2, 1),
-    MiddleShape(10, 4, 2, 1),
-    MiddleShape(12, 4, 2, 1),
-]
-"""For groups of more and more rows, then wider ones."""
-comptime GATED_CUTS = [
     MiddleShape(4, 4, 2, 1),
+    MiddleShape(6, 3, 2, 1),
     MiddleShape(6, 4, 2, 1),
+    MiddleShape(10, 3, 2, 1),
     MiddleShape(10, 4, 2, 1),
+    MiddleShape(12, 3, 2, 1),
     MiddleShape(12, 4, 2, 1),
 ]
-"""Where hidden numbers are encoded: a wave has whole blocks of them."""
+"""For encoded rows, of groups of more and more rows. In a stage of wider formats fewer fit."""
 
 
-def cut_of(left: Format, choice: Int, are_gated: Bool) -> MiddleShape:
-    """Returns the cut in a place of one of both lists, for rows of a format."""
-    var cut = materialize[GATED_CUTS]()[choice] if are_gated else materialize[MIDDLE_CUTS]()[choice]
+def has_cut(cut: MiddleShape, types: ProductTypes, are_gated: Bool) -> Bool:
+    """Says whether a cut is for products: where hidden numbers are encoded, a wave has whole blocks
+    of them, and where they are float32 before, the largest takes too many registers."""
+    comptime WHOLE_BLOCKS, HIGH, HIGHEST = 4, 10, 12
+    var is_wide = cut.n_tiles == WHOLE_BLOCKS
+    if not are_gated:
+        return not is_wide or cut.m_tiles >= HIGH
+    return is_wide and (cut.m_tiles < HIGHEST or types.out != DType.float32)
+
+
+def cut_of(left: Format, place: Int) -> MiddleShape:
+    """Returns the cut at a place of `MIDDLE_CUTS`, for rows of a format."""
+    var cut = materialize[MIDDLE_CUTS]()[place]
     var slices = slices_of(left)
     return MiddleShape(cut.m_tiles, cut.n_tiles, cut.depth * cut.slices // slices, 1, slices)
 
 
-def num_cuts(are_gated: Bool) -> Int:
-    """Returns how many cuts a list has."""
-    return len(materialize[GATED_CUTS]()) if are_gated else len(materialize[MIDDLE_CUTS]())
-
-
 def most_rows() -> Int:
     """Returns the rows of the largest tile."""
-    comptime last = len(GATED_CUTS) - 1
-    comptime cut = GATED_CUTS[last]
+    comptime last = len(MIDDLE_CUTS) - 1
+    comptime cut = MIDDLE_CUTS[last]
     return cut.rows()
+
+
+@fieldwise_init
+struct LayerCuts(TrivialRegisterPassable):
+    """The cuts of a layer's products where rows are encoded before: places in `MIDDLE_CUTS`."""
+
+    var gate_up: Int
+    var down: Int
+
+    @staticmethod
+    def parse(text: String, left: Format) raises -> Self:
+        """Returns the cuts of a text: a name for each product."""
+        var places = List[Int]()
+        for name in text.split(" "):
+            for i in range(len(materialize[MIDDLE_CUTS]())):
+                if cut_of(left, i).name() == name:
+                    places.append(i)
+        if len(places) != 2:
+            raise Error(String("got the cuts '", text, "', expected two of MIDDLE_CUTS"))
+        return Self(places[0], places[1])
+
+    def text(self, left: Format) -> String:
+        """Returns what `parse` reads."""
+        return String(cut_of(left, self.gate_up).name(), " ", cut_of(left, self.down).name())
 
 
 def usual_rows(m: Int, groups: Int) -> Int:
     """Returns how many rows few groups exceed, if m rows find their groups by chance."""
     var mean = Float64(m) / Float64(max(groups, 1))
     return Int(mean + 2 * sqrt(mean))
-
-
-def choose_middle(m: Int, n: Int, k: Int, groups: Int, left: Format, are_gated: Bool) -> Int:
-    """Returns the place of the cut for a product of m rows [m, k] and experts [groups, n, k].
-
-    Its tiles are the lowest with room for most groups, or the highest; of several, those that are
-    expected to take the shortest time.
-    """
-    var usual = min(usual_rows(m, groups), most_rows())
-    var best, least = 0, 0
-    for i in range(num_cuts(are_gated)):
-        var cut = cut_of(left, i, are_gated)
-        if cut.rows() < usual:
-            continue
-        var height = cut.rows()
-        var best_height = cut_of(left, best, are_gated).rows()
-        var cycles = cycles_of_experts(cut, m, n, k, groups, left)
-        if least == 0 or height < best_height or (height == best_height and cycles < least):
-            best, least = i, cycles
-    return best
 
 
 def has_prefill(m: Int, groups: Int) -> Bool:
@@ -151,17 +152,16 @@ struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
     """Position in `GATES`, or `ANY`."""
 
     @staticmethod
-    def of(gate_up: Known, down: Known, result: DType, gate: Int) -> Self:
-        """Returns what is known of both products; all of it but their layouts must be."""
-        var first, second = ProductTypes.of(gate_up), ProductTypes.of(down)
+    def of(gate_up: ProductTypes, down: ProductTypes, result: DType, gate: Int) -> Self:
+        """Returns those of both products, whose activations are alike."""
         return Self(
-            first.formats.left,
-            first.floats(),
-            first.rounding,
-            first.formats.right,
-            first.bias,
-            second.formats.right,
-            second.bias,
+            gate_up.formats.left,
+            gate_up.floats(),
+            gate_up.rounding,
+            gate_up.formats.right,
+            gate_up.bias,
+            down.formats.right,
+            down.bias,
             result,
             gate,
         )

@@ -3,6 +3,8 @@
 Launches of experts stand in the order in which they run: those of `multiply_grouped`, or of a layer.
 """
 
+from std.builtin.globals import global_constant
+
 from ...experts import Experts, ExpertsProblem, Routing
 from ...launch.grid import Explained, Grid, Workspace
 from ...numbers.gates import Gate
@@ -22,15 +24,15 @@ from ..experts.shape import (
 from ..middle.shape import STAGE_K
 from ..prefill.shape import COLUMNS, PART_BLOCKS
 from ..types import Formats, ProductTypes, has_expert_kernels, has_kernels, unsupported
-from .choices import CHOICES, Choice, choose, quantized_workspace
+from .choices import cut_of_experts, row_of, workspace_of
 from .experts import (
     DECODE_CUTS,
     LayerMemory,
     LayerTypes,
     choose_decode,
-    choose_middle,
     cut_of,
 )
+from .table import CHOICES, Choice
 
 comptime BF16 = DType.bfloat16
 """The floats that are asked about."""
@@ -41,10 +43,6 @@ struct Explanation(Copyable, Movable):
     """The row of the table for a product, and its launch."""
 
     var choice: Choice
-    var k_tail: Bool
-    """Whether the kernel is the one that can end within a step."""
-    var chunks_per_wave: Int
-    """Steps of a wave of a decode or middle kernel; 0 for others."""
     var grid: Grid
     var workspace: Workspace
     var quantizes_first: Bool
@@ -55,25 +53,11 @@ def explain(m: Int, n: Int, k: Int, formats: Formats, *, is_encoded: Bool) raise
     """Returns what happens to bfloat16 activations, or to codes, and to weights [n, k]."""
     if not has_kernels(formats):
         raise Error(unsupported(formats))
-    var x = Optional[DType](None) if is_encoded else Optional(BF16)
-    var types = ProductTypes(formats, x, Rounding.EVEN, BF16, None)
-    var is_first = types.quantizes_first()
-    var row = choose(m, n, k, types.encoded() if is_first else types)
-    comptime for i in range(len(CHOICES)):
-        comptime choice = CHOICES[i]
-        if row == i:
-            var plan = choice.plan
-            var space = plan.workspace(formats.left, m, n, k, has_codes=not is_encoded)
-            var steps = plan.steps_per_wave(k)
-            var found = Explanation(
-                choice, plan.has_tail(k), steps, plan.grid(m, n), space, False
-            )  # fmt: skip
-            if is_first or choice.quantizes_first(types):
-                var handed_over = quantized_workspace(formats.left, m, k).handed_over_bytes
-                found.workspace.handed_over_bytes = handed_over
-                found.quantizes_first = True
-            return found^
-    raise Error(String("no row ", row))
+    var types = _product_types(formats, None if is_encoded else Optional(BF16))
+    var choice = global_constant[CHOICES]()[row_of(m, n, k, types.of_launch())]
+    var space, grid = workspace_of(choice, m, n, k, types), choice.plan.grid(m, n)
+    var quantizes_first = types.quantizes_first() or choice.quantizes_first(types)
+    return Explanation(choice, grid, space, quantizes_first)
 
 
 @fieldwise_init
@@ -160,8 +144,13 @@ def _check(formats: Formats) raises:
 
 def _types(formats: Formats) -> LayerTypes:
     """Returns a layer of bfloat16 without biases."""
-    var right = formats.right
-    return LayerTypes(formats.left, BF16, Rounding.EVEN, right, None, right, None, BF16, ANY)
+    var product = _product_types(formats)
+    return LayerTypes.of(product, product, BF16, ANY)
+
+
+def _product_types(formats: Formats, x: Optional[DType] = BF16) -> ProductTypes:
+    """Returns a product of bfloat16, or of codes, without a bias."""
+    return ProductTypes(formats, x, Rounding.EVEN, BF16, None)
 
 
 def _helper(name: StaticString, file: StaticString, reason: StaticString, grid: Grid) -> Explained:
@@ -207,8 +196,8 @@ def _product(
             name, "cdna4/experts/prefill.mojo", "codes: most groups have hundreds of rows", words,
             ROWS, COLUMNS, prefill_grid(m, n, experts),
         )  # fmt: skip
-    var choice = choose_middle(m, n, k, experts, formats.left, is_gated)
-    var cut = cut_of(formats.left, choice, is_gated)
+    var types = _product_types(formats)
+    var cut = cut_of(formats.left, cut_of_experts(m, n, k, experts, types, is_gated))
     var reason = StaticString("codes: tiles have the rows of most groups")
     var words = String("middle", cut.rows(), "x", cut.columns())
     return Explained(
@@ -219,7 +208,7 @@ def _product(
 
 def _decode(name: StaticString, m: Int, n: Int, experts: Int, formats: Formats) -> Explained:
     """Returns the launch of a product that encodes floats on the way, or keeps them."""
-    var types = ProductTypes(formats, Optional(BF16), Rounding.EVEN, BF16, None)
+    var types = _product_types(formats)
     var choice = choose_decode(m, n, experts, types)
     var cut = materialize[DECODE_CUTS]()[choice]
     var grid = decode_grid(cut, m, n, experts)

@@ -8,6 +8,7 @@ workspace for bfloat16 ones that are kept, see `hopper.numbers`. Codes of eight 
 their own, and portable kernels are for operands that no fast one takes.
 """
 
+from std.builtin.globals import global_constant
 from std.os import abort
 
 from ...simt import host as tiles
@@ -74,12 +75,12 @@ def choice_of_portable(m: Int, n: Int, k: Int, left_format: Int, right_format: I
 
 def choice_of_mapped(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) -> Choice:
     """Returns the choice for E4M3 under float scales, see `hopper.mapped`: any number of rows."""
-    return _cheapest[True](m, n, k, Pair.of(left_format, right_format, k))
+    return _cheapest(m, n, k, Pair.of(left_format, right_format, k))
 
 
 def choice_of_mxfp8(m: Int, n: Int, k: Int, right_format: Int) -> Choice:
     """Returns the choice for MXFP8 activations: any number of rows."""
-    return _cheapest[True](m, n, k, Pair.of(MXFP8, right_format, k))
+    return _cheapest(m, n, k, Pair.of(MXFP8, right_format, k))
 
 
 def choose(m: Int, n: Int, k: Int, takes_bytes: Bool, are_numbers: Bool) -> Choice:
@@ -88,30 +89,26 @@ def choose(m: Int, n: Int, k: Int, takes_bytes: Bool, are_numbers: Bool) -> Choi
     `takes_bytes` says whether FP8 tensor cores may have it, `are_numbers` whether activations are
     bfloat16 and kept.
     """
-    comptime for i in range(len(EXCEPTIONS)):
-        comptime known = EXCEPTIONS[i]
-        comptime of_mxfp4, of_kept = _known(known.mxfp4), _known(known.kept)
+    for known in global_constant[EXCEPTIONS]():
         if m == known.m and n == known.n and k == known.k:
-            var plan = of_mxfp4 if takes_bytes else of_kept
+            var plan = _known(known.mxfp4 if takes_bytes else known.kept)
             if are_numbers or plan.kernel != Kernel.SS_BF16:
                 return Choice(plan, 0, True)
     if takes_bytes:
-        return _cheapest[False](m, n, k, Pair.MXFP4)
-    return _cheapest[False](m, n, k, Pair.KEPT if are_numbers else Pair.MXFP4_WEIGHTS)
+        return _cheapest(m, n, k, Pair.MXFP4)
+    return _cheapest(m, n, k, Pair.KEPT if are_numbers else Pair.MXFP4_WEIGHTS)
 
 
-def _cheapest[eight_bits: Bool](m: Int, n: Int, k: Int, pair: Pair) -> Choice:
-    """Returns the plan that is expected to take the least; what sort of pair it is, is known."""
+def _cheapest(m: Int, n: Int, k: Int, pair: Pair) -> Choice:
+    """Returns the plan that is expected to take the least."""
+    ref families = global_constant[FAMILIES]()
     var found = Choice(Plan.PORTABLE, NEVER, False)
-    comptime for i in range(len(FAMILIES)):
-        comptime family = FAMILIES[i]
-        comptime if family.pair.is_eight_bits() == eight_bits:
-            if family.has(m, pair):
-                var us = costs_of[i](terms_of[family](m, n, k), m, k)
-                comptime for lane in range(len(RANKS)):
-                    if us[lane] < found.us:
-                        comptime ranks = Int(RANKS[lane])
-                        found = Choice(family.plan.with_ranks(ranks), us[lane], False)
+    for i in range(len(families)):
+        if families[i].has(m, pair):
+            var us = costs_of(i, terms_of(families[i], m, n, k), m, k)
+            for lane in range(len(RANKS)):
+                if us[lane] < found.us:
+                    found = Choice(families[i].plan.with_ranks(Int(RANKS[lane])), us[lane], False)
     return found
 
 
@@ -125,14 +122,14 @@ def _known(text: StaticString) -> Plan:
 
 def candidates(m: Int, n: Int, k: Int, pair: Pair) -> List[Candidate]:
     """Returns the plans for a product."""
+    ref families = global_constant[FAMILIES]()
     var found = List[Candidate]()
-    comptime for i in range(len(FAMILIES)):
-        comptime family = FAMILIES[i]
-        if family.has(m, pair):
-            var terms = terms_of[family](m, n, k)
-            var us = costs_of[i](terms, m, k)
-            comptime for lane in range(len(RANKS)):
+    for i in range(len(families)):
+        if families[i].has(m, pair):
+            var terms = terms_of(families[i], m, n, k)
+            var us = costs_of(i, terms, m, k)
+            for lane in range(len(RANKS)):
                 if us[lane] < NEVER:
-                    var plan = family.plan.with_ranks(Int(RANKS[lane]))
+                    var plan = families[i].plan.with_ranks(Int(RANKS[lane]))
                     found.append(Candidate(plan, i, us[lane], [term[lane] for term in terms]))
     return found^

@@ -36,6 +36,7 @@ to `measured`. The portable kernel has none. Plans that differ in their ranks al
 at once, in the lanes of a vector.
 """
 
+from std.builtin.globals import global_constant
 from std.math import ceil, ceildiv
 
 from ...numbers.formats import NO_FORMAT, block_of
@@ -230,59 +231,54 @@ comptime FAMILIES = [
 """All plans, in the order of `COSTS`."""
 
 
-@always_inline
-def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
+@no_inline
+def terms_of(family: Family, m: Int, n: Int, k: Int) -> Terms:
     """Returns the terms of a family's plans for a product."""
-    comptime KERNEL = family.plan.kernel
-    var groups = Lanes(family.plan.groups(m, n)) * RANKS
-    comptime places = E4M3_PLACES if KERNEL.operand == E4M3 else PLACES
-    var rounds = ceil(groups / places)
-    var share = ceil(Lanes(ceildiv(k, BLOCK)) / (RANKS * Lanes(_step_blocks(KERNEL))))
+    var plan, kernel = family.plan, family.plan.kernel
+    var groups = Lanes(plan.groups(m, n)) * RANKS
+    var rounds = ceil(groups / (E4M3_PLACES if kernel.operand == E4M3 else PLACES))
+    var share = ceil(Lanes(ceildiv(k, BLOCK)) / (RANKS * Lanes(_step_blocks(kernel))))
     var steps = share
     var terms = Terms(fill=0)
-    comptime if KERNEL.operand == E4M3:
-        terms[0] = 1
-        terms[2] = rounds
+    terms[0] = 1
+    terms[2] = rounds
+    if kernel.operand == E4M3:
         terms[3] = rounds * steps
         terms[4] = RANKS.eq(2).select(rounds, 0)
-        comptime if KERNEL.is_prepared:
+        if kernel.is_prepared:
             terms[6] = Lanes(m * k) / (1 << 20)
             terms[7] = Lanes(n * k) / (1 << 20)
         terms[9] = RANKS.eq(4).select(rounds, 0)
         terms[10] = RANKS.eq(8).select(rounds, 0)
         return terms^
     terms[1] = LOG_RANKS
-    comptime if KERNEL == Kernel.STREAM:
-        comptime shape = Shape(
-            family.plan.tokens // TOKENS, family.plan.columns // TILE_ROWS, False
-        )
+    if kernel == Kernel.STREAM:
+        var shape = Shape(plan.tokens // TOKENS, plan.columns // TILE_ROWS, False)
         steps = ceil(share / Lanes(shape.k_warps()))
-        comptime if shape.min_groups() > 1:
+        if shape.min_groups() > 1:
             terms[7] = ceil(groups / (PLACES * Lanes(shape.min_groups()))) * steps
         terms[8] = steps.gt(Lanes(SHORT)).select(rounds, 0)
         terms[9] = rounds * (ceil(share / Lanes(shape.stage_blocks())) - 1)
         var ahead = steps / Lanes(shape.loads_ahead())
         terms[10] = ceil(ahead).gt(ahead).select(rounds, 0)
-    comptime if KERNEL.operand == E5M2 or KERNEL == Kernel.SS_BF16:
+    if kernel.operand == E5M2 or kernel == Kernel.SS_BF16:
         terms[7] = Lanes(n * k) / (1 << 20)
-    comptime if KERNEL == Kernel.SS_BF16:
-        terms[9] = Lanes(m * k * family.plan.tiles(m, n).columns) / (1 << 20)
-    terms[0] = 1
-    terms[2] = rounds
-    comptime if KERNEL.operand == E5M2:
+    if kernel == Kernel.SS_BF16:
+        terms[9] = Lanes(m * k * plan.tiles(m, n).columns) / (1 << 20)
+    if kernel.operand == E5M2:
         # Stages of the next tile are on the way before a tile ends.
         terms[2] = RANKS.eq(1).select(Lanes(1), rounds)
         terms[8] = RANKS.eq(1).select(rounds, Lanes(0))
-        terms[1] = RANKS.eq(1).select(Lanes(0), Lanes(min(m, family.plan.tokens)))
+        terms[1] = RANKS.eq(1).select(Lanes(0), Lanes(min(m, plan.tokens)))
     terms[3] = rounds * steps
     terms[4] = rounds * (RANKS - 1)
     terms[5] = groups / MULTIPROCESSORS
     terms[6] = Lanes(m * k) / (1 << 20)
-    comptime if KERNEL == Kernel.SS_E5M2:
+    if kernel == Kernel.SS_E5M2:
         terms[10] = Lanes(1 if k <= SHORT_ROW else 0)
-    comptime if family.plan.is_stream_k():
-        var tiles = family.plan.groups(m, n)
-        var tile_steps = ceildiv(k // BLOCK, _step_blocks(KERNEL))
+    if plan.is_stream_k():
+        var tiles = plan.groups(m, n)
+        var tile_steps = ceildiv(k // BLOCK, _step_blocks(kernel))
         var num_groups = groups_of(tiles, tile_steps)
         var group_steps = ceildiv(tiles * tile_steps, num_groups)
         terms[2] = 1
@@ -296,16 +292,15 @@ def terms_of[family: Family](m: Int, n: Int, k: Int) -> Terms:
     return terms^
 
 
-@always_inline
-def costs_of[family: Int](terms: Terms, m: Int, k: Int) -> Lanes:
+@no_inline
+def costs_of(family: Int, terms: Terms, m: Int, k: Int) -> Lanes:
     """Returns the microseconds that a family's plans are expected to take, `NEVER` for no plan."""
-    comptime of_family = FAMILIES[family]
+    ref costs = global_constant[COSTS]()[family]
     var us = Lanes(0)
-    comptime for i in range(NUM_TERMS):
-        comptime cost = COSTS[family][i]
-        comptime if cost != 0:
-            us += cost * terms[i]
-    return RANKS.gt(Lanes(of_family.max_ranks(m, k))).select(NEVER, us)
+    for i in range(NUM_TERMS):
+        us += costs[i] * terms[i]
+    var most = global_constant[FAMILIES]()[family].max_ranks(m, k)
+    return RANKS.gt(Lanes(most)).select(NEVER, us)
 
 
 def _step_blocks(kernel: Kernel) -> Int:

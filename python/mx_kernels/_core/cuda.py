@@ -53,8 +53,6 @@ _ASKED = itemgetter(
 )
 """What a plan depends on, see `plan_cuda` in `bindings/plans.mojo`."""
 
-MAX_ANSWERS = 4096
-"""Products whose plans are remembered."""
 PLAN = "MX_KERNELS_CUDA_PLAN"
 """Names a plan for all products of this process: for tuning, see `hopper/plan.mojo`."""
 PORTABLE = "portable"
@@ -74,17 +72,10 @@ class _Device:
 
 def planner(native: ModuleType) -> Callable[[tuple[int | str, ...]], tuple[int, int]]:
     """Returns who plans for a module: that of Hopper's plans, or the portable kernels."""
-    # Kernels know no plan's cost: they stay as they are when one changes.
-    keep = getattr(native, "plan", None)
-    if keep is None:
-        return lambda question: (0, native.workspace_bytes(question[:3]))
-    handles, choose = functools.cache(keep), _native.gpu_plans().plan_cuda
-
-    def plan_for(question: tuple[int | str, ...]) -> tuple[int, int]:
-        text, num_bytes = choose(question)
-        return handles(text), num_bytes
-
-    return plan_for
+    if hasattr(native, "plan"):
+        return _native.planner(native, _native.gpu_plans().plan_cuda)
+    remember = functools.lru_cache(_native.MAX_ANSWERS)
+    return remember(lambda question: (0, native.workspace_bytes(question[:3])))
 
 
 class Cuda:
@@ -174,8 +165,7 @@ class Cuda:
                     extension = _native.gpu_extension(name)
                     self._modules[name] = _native.load_extension(extension)
                 native = self._modules[name]
-                ask = functools.lru_cache(MAX_ANSWERS)(planner(native))
-                self._devices[index] = _Device(native, native.open(index), ask)
+                self._devices[index] = _Device(native, native.open(index), planner(native))
             return self._devices[index]
 
 

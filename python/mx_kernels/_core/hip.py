@@ -76,6 +76,10 @@ class Kind(NamedTuple):
         codes = self._asdict().items()
         return tuple(f"{name.upper()}={code}" for name, code in codes if code is not None)
 
+    def codes(self) -> tuple[int, ...]:
+        """Returns the same for `plan_gfx950`."""
+        return tuple(NO_CODE if code is None else code for code in self)
+
 
 class ExpertsKind(NamedTuple):
     """What a module of experts is compiled for: a grouped product, or a layer with its second."""
@@ -90,6 +94,15 @@ class ExpertsKind(NamedTuple):
         more = {"DOWN": self.down, "DOWN_BIAS": self.down_bias}
         codes = (f"{name}={code}" for name, code in more.items() if code is not None)
         return (*self.first.defines(), *codes)
+
+
+class Module(NamedTuple):
+    """What is compiled for a kind."""
+
+    native: ModuleType
+    plan_for: Callable[[tuple[int, ...]], tuple] | None
+    """Says which plan a call gets, as the last integers of it, and the bytes that a product is lent:
+    of what `plan_gfx950` takes, for layers `plan_experts_gfx950`. Grouped products have none."""
 
 
 class Workspace(NamedTuple):
@@ -197,7 +210,7 @@ class Rocm:
     def __init__(self):
         self._lock = _native.LoadLock()
         self._native: ModuleType | None = None
-        self._products: dict[Kind | ExpertsKind, ModuleType] = {}
+        self._products: dict[Kind | ExpertsKind, Module] = {}
         self._devices: dict[int, int] = {}
         self._workspaces: dict[tuple[int, int], Workspace] = {}
 
@@ -253,10 +266,12 @@ class Rocm:
 
         right = call.weights(right, (n, k))
         with _in_words_of_torch("multiply"):
-            wanted = product.workspace(tuple(sizes))
+            plan, *wanted = product.plan_for((*sizes, *kind.codes()))
         space = self._workspace(queue, wanted, out) if any(wanted) else None
         room = space.address if space else 0
-        call.launch(product, "multiply", (*left, *right, *result, *sizes, *queue, room))
+        call.launch(
+            product.native, "multiply", (*left, *right, *result, *sizes, *queue, room, *plan)
+        )
 
     @staticmethod
     def wants_bfloat16(rows: int) -> bool:
@@ -277,8 +292,10 @@ class Rocm:
         left = left._replace(values=call.rows(left.values, sizes.m, (sizes.k, sizes.m)))
         right = right._replace(codes=call.rows(right.codes, sizes.n, (sizes.k, sizes.n)))
         formats, types = (left.format, right.format), (result.dtype, _dtype_of(result))
-        product = self._product(Kind(*formats, None, None, *types, columns=1))
-        call.launch(product, "multiply", (*left, *right, *result, *sizes, *queue, 0))
+        kind = Kind(*formats, None, None, *types, columns=1)
+        product = self._product(kind)
+        plan, *_ = product.plan_for((*sizes, *kind.codes()))
+        call.launch(product.native, "multiply", (*left, *right, *result, *sizes, *queue, 0, *plan))
 
     def _multiply_grouped(self, call: Call, queue: tuple[int, int], arguments: tuple) -> None:
         """Launches a grouped product."""
@@ -287,7 +304,7 @@ class Rocm:
         left = self._rows(call, left, (groups.m, groups.k))
         experts = call.experts(experts, (groups.n, groups.k))
         arguments = (*left, *experts, *groups, *queue)
-        call.launch(self._experts(kind), "multiply_grouped", arguments)
+        call.launch(self._experts(kind).native, "multiply_grouped", arguments)
 
     def _multiply_experts(self, call: Call, queue: tuple[int, int], arguments: tuple) -> None:
         """Launches a layer of experts."""
@@ -299,9 +316,11 @@ class Rocm:
         gate_up = call.experts(gate_up, (2 * tokens.inner, tokens.width))
         down = call.experts(down, (tokens.width, tokens.inner))
         arguments = (*left, *gate_up, *down, *routing, *gate, *tokens)
-        module = self._experts(kind)
+        module, plan_for = self._experts(kind)
+        sizes = routing.tokens, routing.slots, gate_up.count, tokens.width, tokens.inner
+        (plan,) = plan_for((*sizes, gate.code, *first.codes()))
         room = call.empty((max(module.experts_workspace_bytes(arguments), 1),)).data_ptr()
-        call.launch(module, "multiply_experts", (*arguments, *queue, room))
+        call.launch(module, "multiply_experts", (*arguments, *queue, room, *plan))
 
     def _first(self, left: Left, experts: Experts, out: int) -> Kind:
         """Returns the kind of a product of experts; raises unless there are kernels for it."""
@@ -347,21 +366,24 @@ class Rocm:
                 self._devices[index] = self._native.open((index, *addresses))
             return self._devices[index]
 
-    def _product(self, kind: Kind) -> ModuleType:
+    def _product(self, kind: Kind) -> Module:
         """Returns the module of a kind of product."""
-        return self._module(kind, _native.hip_product_extension)
+        return self._module(kind, _native.hip_product_extension, "plan_gfx950")
 
-    def _experts(self, kind: ExpertsKind) -> ModuleType:
+    def _experts(self, kind: ExpertsKind) -> Module:
         """Returns the module of a kind of experts."""
-        return self._module(kind, _native.hip_experts_extension)
+        return self._module(kind, _native.hip_experts_extension, "plan_experts_gfx950")
 
-    def _module(self, kind: Kind | ExpertsKind, extension_of: Callable) -> ModuleType:
+    def _module(self, kind: Kind | ExpertsKind, extension_of: Callable, choose: str) -> Module:
         """Returns a module, which is loaded once."""
         if kind not in self._products:
             with self._lock:
                 if kind not in self._products:
-                    extension = extension_of(ARCHITECTURE, kind.defines())
-                    self._products[kind] = _native.load_extension(extension)
+                    native = _native.load_extension(extension_of(ARCHITECTURE, kind.defines()))
+                    plan_for = None
+                    if hasattr(native, "plan"):
+                        plan_for = _native.planner(native, getattr(_native.gpu_plans(), choose))
+                    self._products[kind] = Module(native, plan_for)
         return self._products[kind]
 
     def _workspace(self, queue: tuple[int, int], sizes: tuple[int, int], like: Tensor) -> Workspace:

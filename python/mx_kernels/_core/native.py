@@ -40,9 +40,9 @@ import struct
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -53,6 +53,8 @@ from mx_kernels._core.builds import Build, NativeBuildError, Sources
 from mx_kernels._core.levels import Level
 from mx_kernels._core.protocol import MULTIPLY, MULTIPLY_EXPERTS, MULTIPLY_GROUPED
 
+MAX_ANSWERS = 4096
+"""Calls whose plans are remembered."""
 ELF = b"\x7fELF"
 SHARED_OBJECT = 3
 """The type in an ELF header."""
@@ -145,6 +147,23 @@ def gpu_plans() -> ModuleType:
         NativeBuildError: if it cannot be built or loaded.
     """
     return load_extension(plans_extension())
+
+
+def planner(kernels: ModuleType, choose: Callable[[tuple], tuple]) -> Callable[[tuple], tuple]:
+    """Returns who plans for a module of kernels, and remembers answers.
+
+    It asks `choose`, of `gpu_plans()`, which answers with the text of a plan and the bytes that the
+    call is lent; instead of the text it returns what the module's `plan` makes of it. Kernels know
+    no plan's cost: they stay as they are when one changes.
+    """
+    handles = cache(kernels.plan)
+
+    @lru_cache(MAX_ANSWERS)
+    def plan_for(question: tuple) -> tuple:
+        text, *num_bytes = choose(question)
+        return handles(text), *num_bytes
+
+    return plan_for
 
 
 def gpu_extension(architecture: str) -> Extension:

@@ -2,7 +2,7 @@
 
     grouped(types, (m, n, k, experts))    the launches of a grouped product
                                          (also of the sums of a layer: its types, out float32)
-    layer(types, (tokens, slots, width, inner, experts, bytes of an id, type of the weights, gate))
+    layer(types, (tokens, slots, width, inner, experts, bytes of an id, type of the weights, gate), plan)
 
 Types are named <left>[.<right>]_<x>_<out>_<bias>, for a layer those of both products; without a
 name weights are MXFP4. A launch is {text, grid, threads, arguments}; an argument is an integer, the
@@ -15,7 +15,7 @@ from std.python.bindings import PythonModuleBuilder
 
 from mojo_kernels.bindings.protocol import Arguments
 from mojo_kernels.cdna4.experts.dispatch import multiply_experts, multiply_grouped, workspace_of
-from mojo_kernels.cdna4.host.experts import LayerTypes
+from mojo_kernels.cdna4.host.experts import LayerCuts, LayerTypes
 from mojo_kernels.cdna4.operands.target import NO_BIAS
 from mojo_kernels.cdna4.types import Formats, KEPT, ProductTypes, name_of
 from mojo_kernels.experts import Experts, ExpertsProblem, GroupedProblem, Routing
@@ -176,8 +176,8 @@ def _grouped[types: ProductTypes](sizes: PythonObject) raises -> PythonObject:
     return described(assembler, recorder)
 
 
-def py_layer(name: PythonObject, sizes: PythonObject) raises -> PythonObject:
-    """Takes (types, (tokens, ..)), see above; returns the launches."""
+def py_layer(name: PythonObject, sizes: PythonObject, plan: PythonObject) raises -> PythonObject:
+    """Takes (types, (tokens, ..), a plan of `plan_experts_gfx950`); returns the launches."""
     var args = Arguments(sizes)
     var tokens, slots, width, inner = args.next(), args.next(), args.next(), args.next()
     var count, id_bytes, weights_dtype = args.next(), args.next(), args.next()
@@ -199,10 +199,11 @@ def py_layer(name: PythonObject, sizes: PythonObject) raises -> PythonObject:
                 width,
                 inner,
             )
+            var cuts = LayerCuts.parse(String(py=plan), types.left)
             var assembler = Assembler()
             var recorder = Recorder(WORKSPACE)
-            multiply_experts[types](problem, assembler)
-            multiply_experts[types](problem, recorder)
+            multiply_experts[types](problem, cuts, assembler)
+            multiply_experts[types](problem, cuts, recorder)
             return Python.tuple(
                 described(assembler, recorder), workspace_of[types](problem).num_bytes()
             )
