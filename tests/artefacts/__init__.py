@@ -90,7 +90,7 @@ ARTEFACTS = (
         extension(
             f"cpu/{level.name}",
             partial(native.cpu_extension, level),
-            "cpu/test_levels",
+            f"cpu/test_levels.py::test_a_level_gives_the_bits_of_the_best[{level.name}]",
             deep=True,
         )
         for level in OTHER_LEVELS
