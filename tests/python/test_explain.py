@@ -8,7 +8,9 @@ import pytest
 import mx_kernels as mx
 from cases import every_pair
 from mx_kernels._core import levels
+from mx_kernels._core.native import gpu_plans
 from tests.cdna4.support import CONTEST
+from tests.hip.kinds import KINDS
 
 DECODE, PREFILL = "cdna4/decode/kernel.mojo", "cdna4/prefill/kernel.mojo"
 MIDDLE = "cdna4/middle/kernel.mojo"
@@ -329,3 +331,27 @@ def test_an_impossible_question_says_what_is_expected(arguments, error, message)
     m, n, k, device, *op = arguments
     with pytest.raises(error, match=message):
         mx.explain(m, n, k, device=device, **({"op": op[0]} if op else {}))
+
+
+@pytest.mark.parametrize(
+    "name", ["floats", "codes", "kept", "eight_bits", "block_scales", "columns"]
+)
+def test_a_plan_is_what_explain_says_of_each_launch(name):
+    """Of more rows than a launch takes, there is a second plan for those that are left."""
+    plans, kind = gpu_plans(), KINDS[name]
+    codes = kind.codes()
+
+    def explained(m, n, k):
+        return plans.explain_gfx950((m, n, k, *codes[:2], kind.x is None, kind.columns == 1))
+
+    for shape in [(1, 2880, 512), (16, 4096, 4096), (160, 7168, 2048), (2048, 2048, 4096)]:
+        choice = explained(*shape)
+        text, *num_bytes = plans.plan_gfx950((*shape, *codes))
+        assert (text, sum(num_bytes)) == (choice["cut"], choice["workspace_bytes"])
+        assert num_bytes[0] == choice["counter_bytes"]
+    # Rows of results have 64 KiB, and a launch counts less than 2 GiB.
+    n, k, at_once = 32768, 32768, 32512
+    most, last = explained(at_once, n, k), explained(16, n, k)
+    text, counter_bytes, _ = plans.plan_gfx950((2 * at_once + 16, n, k, *codes))
+    assert text == f"{most['cut']} {last['cut']}"
+    assert counter_bytes == max(most["counter_bytes"], last["counter_bytes"])

@@ -154,17 +154,11 @@ struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
     @staticmethod
     def of(gate_up: ProductTypes, down: ProductTypes, result: DType, gate: Int) -> Self:
         """Returns those of both products, whose activations are alike."""
+        var formats, bias = gate_up.formats, gate_up.bias
         return Self(
-            gate_up.formats.left,
-            gate_up.floats(),
-            gate_up.rounding,
-            gate_up.formats.right,
-            gate_up.bias,
-            down.formats.right,
-            down.bias,
-            result,
-            gate,
-        )
+            formats.left, gate_up.floats(), gate_up.rounding, formats.right, bias,
+            down.formats.right, down.bias, result, gate,
+        )  # fmt: skip
 
     def has_encoded_kernels(self) -> Bool:
         """Says whether there are kernels for rows that are encoded before: in eight bits only of

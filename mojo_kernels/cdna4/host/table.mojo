@@ -113,6 +113,10 @@ struct Choice(TrivialRegisterPassable):
         return max_rows
 
 
+comptime FLOATS, CODES, BOTH = Sources.FLOATS, Sources.CODES, Sources.BOTH
+comptime WIDE, WIDE_CODES = Sources.WIDE, Sources.WIDE_CODES
+
+
 def _decode(
     max_k: Int,
     max_tiles: Int,
@@ -121,7 +125,7 @@ def _decode(
     waves: Int,
     reason: StaticString,
     *,
-    sources: Sources = Sources.BOTH,
+    sources: Sources = BOTH,
     max_m: Int = ANY,
     any_k: Bool = True,
     k_tiles: Int = 1,
@@ -138,12 +142,7 @@ def _decode(
 
 
 def _prefill(
-    max_k: Int,
-    max_tiles: Int,
-    m_tiles: Int,
-    reason: StaticString,
-    *,
-    sources: Sources = Sources.BOTH,
+    max_k: Int, max_tiles: Int, m_tiles: Int, reason: StaticString, *, sources: Sources = BOTH
 ) -> Choice:
     """Returns a row with the prefill kernels; their counters bound M."""
     return Choice(sources, ANY, max_k, max_tiles, True, Plan.of(m_tiles=m_tiles), reason)
@@ -155,7 +154,7 @@ def _middle(
     depth: Int,
     reason: StaticString,
     *,
-    sources: Sources = Sources.BOTH,
+    sources: Sources = BOTH,
     max_k: Int = ANY,
     any_k: Bool = True,
     splits: Int = 1,
@@ -163,17 +162,13 @@ def _middle(
 ) -> Choice:
     """Returns a row with a middle kernel; `n_tiles` are those of a wave. Of more than four bits, or
     with parts of K, it is for no more tiles than compute units."""
-    var is_wide = sources == Sources.WIDE_CODES
+    var is_wide = sources == WIDE_CODES
     var max_tiles = CUS // splits if splits > 1 or is_wide else ANY
     var slices = slices_of(Format.MXFP8 if is_wide else Format.MXFP4)
     var plan = Plan.of(MiddleShape(m_tiles, n_tiles, depth, splits, slices, waves))
     return Choice(sources, ANY, max_k, max_tiles, any_k and not is_wide, plan, reason)
 
 
-comptime FLOATS = Sources.FLOATS
-comptime CODES = Sources.CODES
-comptime WIDE = Sources.WIDE
-comptime WIDE_CODES = Sources.WIDE_CODES
 comptime CHOICES = [
     # K up to 512: four chunks.
     _decode(512, CUS, 1, 1, 4, "K at once, a tile for each CU", max_m=16, up_front=True),
