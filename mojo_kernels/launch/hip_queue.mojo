@@ -14,6 +14,7 @@ from max.gpu.host.compile import _compile_code, get_gpu_target
 from std.builtin.device_passable import DevicePassable
 from std.collections import Array
 from std.memory.alloc import unsafe_alloc
+from std.sys import size_of
 
 from ..backend import CDNA4, CDNA4_COMPILE_OPTIONS
 from .c_function import c_function, words_at
@@ -154,11 +155,14 @@ struct HipQueue(Queue):
     ](mut self, grid: Grid, *args: *Given) raises:
         """Launches a kernel on the stream; its code object is part of this library."""
         var addresses = Array[Int, args.__len__()](uninitialized=True)
+        var count = 0
         comptime for i in range(args.__len__()):
             comptime assert Given[i] == declared[i], String(
                 "argument ", i, " has another type than the kernel declares"
             )
-            addresses[i] = Int(Pointer(to=args[i]))
+            comptime if size_of[Given[i]]() > 0:
+                addresses[count] = Int(Pointer(to=args[i]))
+                count += 1
         var code = _compile_code[
             kernel,
             emission_kind="object",

@@ -13,13 +13,14 @@ arguments:
 
 Arguments have the types that the kernel declares. They stay scalars and pointers:
 a struct of several would reach a CDNA4 kernel by reference, which ends the preload
-of arguments to registers.
+of arguments to registers. One that only some instances of a kernel need is an `Argument`:
+others have no bytes of it.
 
 Workgroups of a launch meet in a workspace, which belongs to the queue: a launch
 neither clears nor allocates.
 """
 
-from std.builtin.device_passable import DevicePassable
+from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 
 from .grid import Grid, Workspace
 from .tensor_map import MappedRows, TensorMap
@@ -32,6 +33,34 @@ comptime DevicePointer[dtype: DType] = MutPointer[Scalar[dtype], MutUntrackedOri
 def device_pointer[dtype: DType](address: Int) -> DevicePointer[dtype]:
     """Returns the pointer to elements at `address`."""
     return DevicePointer[dtype](unsafe_from_address=address)
+
+
+@fieldwise_init
+struct Absent(DevicePassable, TrivialRegisterPassable):
+    """An argument that this instance of a kernel lacks: it has no bytes, and no queue passes it."""
+
+    comptime device_type = Self
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        pass
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "Absent"
+
+
+comptime Passable = DevicePassable & TrivialRegisterPassable
+comptime Argument[T: Passable, is_there: Bool]: Passable = T if is_there else Absent
+"""An argument that only some instances of a kernel have."""
+
+
+@always_inline
+def argument[T: Passable, //, is_there: Bool](value: T) -> Argument[T, is_there]:
+    """Returns such an argument for a launch."""
+    comptime if is_there:
+        return rebind[Argument[T, is_there]](value)
+    else:
+        return rebind[Argument[T, is_there]](Absent())
 
 
 trait Queue:

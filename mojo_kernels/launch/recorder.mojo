@@ -54,13 +54,14 @@ struct Recorder(Queue):
             comptime assert Given[i] == declared[i], String(
                 "argument ", i, " has another type than the kernel declares"
             )
-            comptime IS_ADDRESS = size_of[Given[i]]() == 8
+            comptime BYTES = size_of[Given[i]]()
             var bytes = Pointer(to=args[i])
-            comptime if IS_ADDRESS:
+            comptime if BYTES == 8:
                 values.append(bytes.unsafe_bitcast[Int]()[])
-            else:
+            elif BYTES > 0:
                 values.append(Int(bytes.unsafe_bitcast[Int32]()[]))
-            is_address.append(IS_ADDRESS)
+            comptime if BYTES > 0:
+                is_address.append(BYTES == 8)
         self.launches.append(Recorded(grid, self.wanted, values^, is_address^))
         self.wanted = Workspace(0, 0)
 

@@ -113,9 +113,8 @@ def order_rows[
     var own_lds = lds.unsafe_offset(Int(wave) * Scales.LDS_BYTES)
     var plain = encoded.unsafe_offset(Int(num_encoded) * Int(k_blocks) * CODE_BYTES)
     var own_place = (Int(index) * ROWS + Int(wave) * SCALE_GROUP_ROWS) * Int(k_blocks)
-    var work = Scales(
-        plain, scales.unsafe_offset(own_place), num_encoded, k_blocks, 0, own_lds, lane
-    )
+    var own = scales.unsafe_offset(own_place)
+    var work = Scales.of(plain, own, own, num_encoded, k_blocks, 0, own_lds, lane)
     work.start_from(row, Int32(block_idx.y))
     work.complete[0](Int32(block_idx.y))
 

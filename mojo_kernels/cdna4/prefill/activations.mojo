@@ -13,10 +13,13 @@ before (experts/prefill.mojo), 64 blocks at a time:
 
 from layout import Coord, Idx
 from max.gpu.intrinsics import AMDBufferResource
+from max.gpu.sync import schedule_barrier
 from std.memory import bitcast
 
+from ...layouts import PreshuffledCdna4
 from ...tiles import RegisterTile, in_registers
 from ..chip import (
+    BLOCK,
     GROUP_BLOCKS,
     GROUP_TILES,
     LANES,
@@ -32,14 +35,17 @@ from ..instructions.matrix import PIECES
 from ..instructions.memory import load_to_lds
 from ..operands.memory import NO_ROW, OUT_OF_RANGE, Span, load_word, quotient
 from ..operands.memory import remainder
-from ..operands.tiles import exchanged
-from ..types import Formats
+from ..operands.quantizer import GroupQuantizer
+from ..operands.tiles import FloatTile, exchanged
+from ..types import Formats, ProductTypes
 from .crew import FOR_THE_DEVICE, SharedWork
-from .shape import PART_BLOCKS, PART_GROUPS, PrefillTile, SCALE_GROUP_BYTES, SCALE_GROUP_ROWS, WAVES
+from .shape import PART_BLOCKS, PART_GROUPS, PrefillTile, SCALE_GROUP_BYTES, SCALE_GROUP_ROWS
+from .shape import STAGE_BLOCKS, WAVES
 from .shared import SharedOperand
 from .stages import row_offset
 
 
+@fieldwise_init
 struct ReorderedScales[k_tail: Bool](SharedWork):
     """Plain scales of a pair of tiles of rows on their way to the preshuffled layout.
 
@@ -50,7 +56,7 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
     comptime LANE_GROUPS = PART_GROUPS // 2
     """Groups of which a lane loads a row."""
     comptime LDS_BYTES = PART_GROUPS * SCALE_GROUP_BYTES
-    """Bytes of LDS of the wave."""
+    comptime BLOCKS = PART_BLOCKS
 
     var plain: AMDBufferResource
     """The plain scales from the pair's first row on."""
@@ -68,28 +74,26 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
     var held: RegisterTile[DType.uint8, GROUP_BLOCKS, Self.LANE_GROUPS]
     """Scales on their way."""
 
+    @staticmethod
     @always_inline
-    def __init__(
-        out self,
-        plain: ImmPointer[UInt8, _],
-        reordered: MutPointer[UInt8, _],
-        rows: Int32,
+    def of(
+        source: ImmPointer[UInt8, _],
+        codes: MutPointer[UInt8, _],
+        scales: MutPointer[UInt8, _],
+        m: Int32,
         k_blocks: Int32,
         first_row: Int32,
         lds: Lds,
         lane: Int32,
-    ):
-        """Begins at row `first_row` of `rows`, a multiple of a pair."""
-        var pair_bytes = self.groups_of(k_blocks) * Int32(SCALE_GROUP_BYTES)
-        var pairs = quotient[SCALE_GROUP_ROWS](rows + Int32(SCALE_GROUP_ROWS - 1))
+    ) -> Self:
+        var pair_bytes = Self.groups_of(k_blocks) * Int32(SCALE_GROUP_BYTES)
+        var pairs = quotient[SCALE_GROUP_ROWS](m + Int32(SCALE_GROUP_ROWS - 1))
         var pair = quotient[SCALE_GROUP_ROWS](first_row)
-        self.plain = Span.of(plain, rows * k_blocks).after(first_row * k_blocks)
-        self.reordered = Span.of(reordered, pairs * pair_bytes).after(pair * pair_bytes)
-        self.k_blocks = k_blocks
-        self.half, self.row = divmod(lane, Int32(SCALE_GROUP_ROWS))
-        self.lane = lane
-        self.lds = lds
-        self.held = in_registers[DType.uint8, GROUP_BLOCKS, Self.LANE_GROUPS]()
+        var plain = Span.of(source, m * k_blocks).after(first_row * k_blocks)
+        var reordered = Span.of(scales, pairs * pair_bytes).after(pair * pair_bytes)
+        var half, row = divmod(lane, Int32(SCALE_GROUP_ROWS))
+        var held = in_registers[DType.uint8, GROUP_BLOCKS, Self.LANE_GROUPS]()
+        return Self(plain, reordered, k_blocks, row, half, lane, lds, held)
 
     @staticmethod
     @always_inline
@@ -99,7 +103,6 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
 
     @always_inline
     def start(mut self, part: Int32):
-        """Starts loading a part."""
         self.start_from(self.row, part)
 
     @always_inline
@@ -122,7 +125,6 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
 
     @always_inline
     def complete[own_operations: Int](mut self, part: Int32):
-        """Stores the part in the other order."""
         var bytes = bytes_at[PART_GROUPS, TILE_BLOCKS, TILE, GROUP_TILES, PAIR](self.lds)
         var m_tile, row = divmod(self.row, Int32(TILE))
         comptime for i in range(Self.LANE_GROUPS):
@@ -140,6 +142,63 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
                 offset if group < self.groups_of(self.k_blocks) else OUT_OF_RANGE,
                 bitcast[DType.uint8, 4](read_word(words, Coord(Idx[i], self.lane))),
             )
+
+
+@fieldwise_init
+struct EncodedGroups[types: ProductTypes, lds_bytes: Int](SharedWork):
+    """Floats of a pair of tiles of rows on their way to codes; a part is a group.
+
+    Parameters:
+        types: What the kernel is compiled for.
+        lds_bytes: Bytes of LDS of the wave.
+    """
+
+    comptime LDS_BYTES = Self.lds_bytes
+    comptime BLOCKS = STAGE_BLOCKS
+    comptime TILE_BYTES = FloatTile[Self.types.floats()].PIECES * PIECE_BYTES
+    """Bytes of the floats of a tile."""
+    comptime Quantizer = GroupQuantizer[
+        Self.types.formats.left,
+        Self.types.floats(),
+        Self.types.rounding,
+        PreshuffledCdna4,
+        FOR_THE_DEVICE,
+        places=min(GROUP_TILES * PAIR, Self.lds_bytes // Self.TILE_BYTES),
+    ]
+    """What encodes a group."""
+
+    var quantizer: Self.Quantizer
+    """The wave's."""
+
+    @staticmethod
+    @always_inline
+    def of(
+        source: ImmPointer[UInt8, _],
+        codes: MutPointer[UInt8, _],
+        scales: MutPointer[UInt8, _],
+        m: Int32,
+        k_blocks: Int32,
+        first_row: Int32,
+        lds: Lds,
+        lane: Int32,
+    ) -> Self:
+        var x = source.unsafe_bitcast[Scalar[Self.types.floats()]]()
+        var floats = Self.Quantizer.Source(x, m, k_blocks * Int32(BLOCK), first_row)
+        floats.settle(lane)
+        floats.settle_block(lane)
+        var rows = Self.Quantizer.Rows.at(codes, scales, m, k_blocks)
+        var pair = quotient[SCALE_GROUP_ROWS](first_row)
+        var work = Self(Self.Quantizer(floats, rows, lds, pair, lane))
+        schedule_barrier()  # The first ticket is on its way.
+        return work^
+
+    @always_inline
+    def start(mut self, part: Int32):
+        self.quantizer.fetch(part)
+
+    @always_inline
+    def complete[own_operations: Int](mut self, part: Int32):
+        self.quantizer.quantize[own_operations](part)
 
 
 @fieldwise_init

@@ -27,6 +27,7 @@ from std.memory import AddressSpace
 from std.sys.intrinsics import readfirstlane
 
 from ..chip import LANES
+from ..instructions.lds import Lds
 from ..instructions.memory import arrive
 from ..instructions.wave import meet_waves
 from ..operands.memory import Span
@@ -40,6 +41,36 @@ comptime _DEVICE = "agent"
 
 trait SharedWork:
     """What a wave does with a ticket."""
+
+    comptime BLOCKS: Int
+    """Blocks along K of a part."""
+    comptime LDS_BYTES: Int
+    """Bytes of LDS of a wave."""
+
+    @staticmethod
+    def of(
+        source: ImmPointer[UInt8, _],
+        codes: MutPointer[UInt8, _],
+        scales: MutPointer[UInt8, _],
+        m: Int32,
+        k_blocks: Int32,
+        first_row: Int32,
+        lds: Lds,
+        lane: Int32,
+    ) -> Self:
+        """Begins at row `first_row` of m, a multiple of a pair of tiles.
+
+        Args:
+            source: Floats, or plain scales.
+            codes: Where codes go, unless they are there.
+            scales: Where preshuffled scales go.
+            m: Rows.
+            k_blocks: Blocks of a row.
+            first_row: The wave's first row.
+            lds: The wave's LDS.
+            lane: The lane.
+        """
+        ...
 
     def start(mut self, part: Int32):
         """Starts loading a part."""

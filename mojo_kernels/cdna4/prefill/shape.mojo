@@ -182,7 +182,7 @@ struct CrewMemory(TrivialRegisterPassable):
         return Self(counter_bytes, codes, codes + rows * format.packed_bytes(k))
 
 
-def needs_crew(format: Format) -> Bool:
+def is_prepared(format: Format) -> Bool:
     """Says whether activations are prepared: floats that are kept come as they are multiplied.
 
     So do codes with float scales.
@@ -192,7 +192,7 @@ def needs_crew(format: Format) -> Bool:
 
 def workspace_of(format: Format, m_tiles: Int, rows: Int, k: Int, *, has_codes: Bool) -> Workspace:
     """Returns the memory of a launch, which has codes if activations come as floats."""
-    if not needs_crew(format):
+    if not is_prepared(format):
         return Workspace(0, 0)
     var memory = CrewMemory.of(format, ceildiv(rows, rows_of(m_tiles)), rows, k)
     var num_bytes = memory.num_bytes if has_codes else memory.codes

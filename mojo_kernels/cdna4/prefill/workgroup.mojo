@@ -117,24 +117,30 @@ struct Inputs(TrivialRegisterPassable):
     @staticmethod
     @always_inline
     def of(
-        a_codes: ImmPointer[UInt8, _],
-        a_scales: MutPointer[UInt8, _],
-        w_codes: ImmPointer[UInt8, _],
-        w_scales: ImmPointer[UInt8, _],
+        a_codes: Pointer[...],
+        a_scales: Pointer[...],
+        w_codes: Pointer[...],
+        w_scales: Pointer[...],
         m: Int32,
         n: Int32,
         k: Int32,
     ) -> Self:
         """Describes operands; those of activations may still be on their way."""
         return Self(
-            Self.Bytes(unsafe_from_address=Int(a_codes)),
-            Self.Bytes(unsafe_from_address=Int(a_scales)),
-            Self.Bytes(unsafe_from_address=Int(w_codes)),
-            Self.Bytes(unsafe_from_address=Int(w_scales)),
+            Self.bytes(a_codes),
+            Self.bytes(a_scales),
+            Self.bytes(w_codes),
+            Self.bytes(w_scales),
             m,
             n,
             k,
         )
+
+    @staticmethod
+    @always_inline
+    def bytes(pointer: Pointer[...]) -> Self.Bytes:
+        """Returns a pointer to anything as one of them."""
+        return Self.Bytes(unsafe_from_address=Int(pointer))
 
 
 @always_inline
