@@ -19,22 +19,29 @@ x extent is a multiple of the number of XCDs, so that they share an L2.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, thread_idx
+from std.math import ceildiv
+from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
+from ...launch.grid import Grid
 from ...launch.kernel import ProductKernel
-from ...launch.queue import Queue
+from ...launch.queue import Argument, Queue, argument
+from ...numbers.gates import Gate
 from ...problem import Problem
 from ...schedule.xcd import XcdColumns
 from ...tiles import RegisterTile, in_registers
+from ..arguments import Arguments, Grouping
 from ..chip import BLOCK, LANES, PIECE_BYTES, SUMS, TILE
+from ..experts.groups import GroupTile
+from ..experts.hidden import Hidden
 from ..instructions.lds import Lds, allocate_lds, tile_at
-from ..instructions.matrix import SumTile
+from ..instructions.matrix import SumTile, Sums
 from ..instructions.memory import loaded
 from ..operands.activations import ActivationSource, CodeSource, FloatSource
 from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.row_scales import RowScales
-from ..operands.target import Destination, Target
+from ..operands.target import Destination, NO_BIAS, Target
 from ..types import ProductTypes, has_kernels, unsupported
 from .handover import Handover
 from .shape import DecodeLds, DecodeShape
@@ -201,10 +208,13 @@ def _exchange[
     MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(shape.threads())),
     `rocdl.waves_per_eu`=SIMDLength(2),
 )
-def linear_decode[
-    types: ProductTypes, shape: DecodeShape
+def gemm_streaming[
+    types: ProductTypes, shape: DecodeShape, grouping: Grouping = Grouping.DENSE
 ](
-    x: Input[types.floats()],
+    sizes: Argument[Input[DType.int32], grouping.is_grouped],
+    groups: Argument[Int32, grouping.is_grouped],
+    a: Input[types.floats()],
+    a_scales: Argument[Input[DType.uint8], not types.x],
     w_codes: Input[DType.uint8],
     w_scales: Input[DType.uint8],
     result: Output[types.out],
@@ -213,76 +223,142 @@ def linear_decode[
     k: Int32,
     chunks_per_wave: Int32,
     bias: Input[DType.uint8],
-    workspace: Output[DType.uint8],
+    workspace: Argument[Output[DType.uint8], not grouping.is_grouped],
+    codes_step: Argument[Int32, grouping.is_grouped],
+    scales_step: Argument[Int32, grouping.is_grouped],
+    list: Argument[Input[DType.int32], grouping.is_gathered],
+    num_listed: Argument[Int32, grouping.is_gathered],
+    limit: Argument[Float32, grouping.is_gated],
+    alpha: Argument[Float32, grouping.is_gated],
 ):
-    """Quantizes x and multiplies: C = x @ W.T + bias."""
-    comptime Source = FloatSource[
-        types.formats.left,
+    """Multiplies: C = A @ W.T + bias, of each group by the weights of its own.
+
+    Parameters:
+        types: What the kernel is compiled for.
+        shape: How a workgroup cuts its work.
+        grouping: Whose rows these are.
+    """
+    comptime LEFT = types.formats.left
+    comptime TILE_ROWS = shape.m_tiles * TILE
+    comptime C = Target[types.out, types.bias]
+    comptime Floats = FloatSource[
+        LEFT,
         types.floats(),
         types.rounding,
         shape.fetched_m_tiles(),
         shape.fetched_k_tiles(),
         shape.k_tail,
+        grouping.is_gathered,
     ]
-    var y = Int32(XcdColumns.tile(Int(block_idx.x), Int(block_idx.y)).row)
-    multiply_tile[types, shape](
-        Source(x, m, k, y * Int32(shape.m_tiles * TILE)),
-        w_codes,
-        w_scales,
-        Target[types.out, types.bias].of(result, bias, m, n),
-        y,
-        m,
-        n,
-        k,
-        chunks_per_wave,
-        workspace,
-    )
+    comptime multiply = multiply_tile[types, shape]
+    comptime if not grouping.is_grouped:
+        var memory = rebind[Output[DType.uint8]](workspace)
+        comptime if types.x:
+            var y = Int32(XcdColumns.tile(Int(block_idx.x), Int(block_idx.y)).row)
+            var source = Floats(a, m, k, y * Int32(TILE_ROWS))
+            var target = C.of(result, bias, m, n)
+            multiply(source, w_codes, w_scales, target, y, m, n, k, chunks_per_wave, memory)
+        else:
+            comptime Codes = CodeSource[
+                LEFT, shape.fetched_m_tiles(), shape.fetched_k_tiles(), shape.k_tail
+            ]
+            var scales = rebind[Input[DType.uint8]](a_scales)
+            var row_scales = Optional[RowScales](None)
+            comptime if LEFT.has_row_scales():
+                row_scales = RowScales.of(scales, w_scales, m, n)
+            var y = Int32(XcdColumns.tile(Int(block_idx.x), Int(block_idx.y)).row)
+            var codes = rebind[Input[DType.uint8]](a)
+            var source = Codes(codes, scales, m, quotient[BLOCK](k), y * Int32(TILE_ROWS))
+            var target = C.of(result, bias, m, n)
+            multiply(
+                source, w_codes, w_scales, target, y, m, n, k, chunks_per_wave, memory, row_scales
+            )
+    else:
+        comptime assert shape.splits == 1 and shape.sharers == 1, "waves of groups share only K"
+        comptime BIAS_BYTES = size_of[types.bias.or_else(DType.uint8)]()
+        var lane = Int32(thread_idx.x) % LANES
+        var y = Int32(XcdColumns.tile(Int(block_idx.x), Int(block_idx.y)).row)
+        var num_groups = rebind[Int32](groups)
+        var tile = GroupTile.find[TILE_ROWS](
+            rebind[Input[DType.int32]](sizes), num_groups, m, y, lane
+        )
+        if tile.is_empty():
+            return
+        var columns = quotient[2](n) if grouping.is_gated else n
+        var values = result.unsafe_offset(Int(tile.first_row) * Int(columns))
+        var num_rows = tile.end_row - tile.first_row
+        if tile.expert == num_groups:
+            comptime if grouping.fills:
+                _clear[shape](Target[types.out, NO_BIAS].of(values, bias, num_rows, n), lane)
+            return
+
+        # What is the group's, with which source and target begin.
+        var codes = w_codes.unsafe_offset(Int(tile.expert) * Int(rebind[Int32](codes_step)))
+        var scales = w_scales.unsafe_offset(Int(tile.expert) * Int(rebind[Int32](scales_step)))
+        var addend = bias.unsafe_offset(Int(tile.expert) * Int(n) * BIAS_BYTES)
+        var source: Floats
+        comptime if grouping.is_gathered:
+            source = Floats.of_list(
+                a, rebind[Int32](num_listed), k, rebind[Input[DType.int32]](list), tile.first_row,
+                tile.end_row,
+            )  # fmt: skip
+        else:
+            source = Floats(a, tile.end_row, k, tile.first_row)
+        var memory = output[DType.uint8](0)
+        comptime ROWS = Int32(TILE_ROWS)
+        comptime if grouping.is_gated:
+            var gate = Gate(Gate.SWIGLU_OAI, rebind[Float32](limit), rebind[Float32](alpha))
+            var hidden = Hidden[types.out, types.bias].of(values, addend, num_rows, n, gate)
+            multiply(source, codes, scales, hidden, 0, ROWS, n, k, chunks_per_wave, memory)
+        else:
+            var target = C.of(values, addend, num_rows, n)
+            multiply(source, codes, scales, target, 0, ROWS, n, k, chunks_per_wave, memory)
 
 
-@__llvm_metadata(
-    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(shape.threads())),
-    `rocdl.waves_per_eu`=SIMDLength(2),
-)
-def matmul_decode[
-    types: ProductTypes, shape: DecodeShape
-](
-    a_codes: Input[DType.uint8],
-    a_scales: Input[DType.uint8],
-    w_codes: Input[DType.uint8],
-    w_scales: Input[DType.uint8],
-    result: Output[types.out],
-    m: Int32,
-    n: Int32,
-    k: Int32,
-    chunks_per_wave: Int32,
-    bias: Input[DType.uint8],
-    workspace: Output[DType.uint8],
-):
-    """Multiplies a plain operand: C = A @ W.T + bias."""
-    comptime Source = CodeSource[
-        types.formats.left, shape.fetched_m_tiles(), shape.fetched_k_tiles(), shape.k_tail
-    ]
-    var row_scales = Optional[RowScales](None)
-    comptime if types.formats.left.has_row_scales():
-        row_scales = RowScales.of(a_scales, w_scales, m, n)
-    var y = Int32(XcdColumns.tile(Int(block_idx.x), Int(block_idx.y)).row)
-    multiply_tile[types, shape](
-        Source(a_codes, a_scales, m, quotient[BLOCK](k), y * Int32(shape.m_tiles * TILE)),
-        w_codes,
-        w_scales,
-        Target[types.out, types.bias].of(result, bias, m, n),
-        y,
-        m,
-        n,
-        k,
-        chunks_per_wave,
-        workspace,
-        row_scales,
+@always_inline
+def _clear[shape: DecodeShape](target: Target[_, NO_BIAS], lane: Int32):
+    """Stores zeros to a workgroup's tile of C."""
+    var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
+    var first_column = Int32(block_idx.x) * Int32(shape.n_tiles * TILE)
+    comptime for i in range(ceildiv(shape.tiles(), shape.waves)):
+        var tile = wave + Int32(i * shape.waves)
+        if tile < Int32(shape.tiles()):
+            var m_tile, n_tile = divmod(tile, Int32(shape.n_tiles))
+            var column = first_column + n_tile * TILE
+            target.store_part[0, SUMS](Sums(0), Sums(0), m_tile * TILE, column, lane)
+
+
+def launch_streaming[
+    types: ProductTypes, shape: DecodeShape, grouping: Grouping
+](of: Arguments, grid: Grid, mut queue: Some[Queue]) raises:
+    """Launches the kernel: arguments in their order, scalars all, as a struct ends their preload."""
+    comptime is_grouped = grouping.is_grouped
+    queue.launch[gemm_streaming[types, shape, grouping]](
+        grid,
+        argument[is_grouped](input[DType.int32](of.rows.sizes)),
+        argument[is_grouped](Int32(of.experts.count)),
+        input[types.floats()](of.rows.a),
+        argument[not types.x](input[DType.uint8](of.a_scales)),
+        input[DType.uint8](of.experts.right.codes),
+        input[DType.uint8](of.experts.right.scales),
+        output[types.out](of.rows.result),
+        Int32(of.rows.m),
+        Int32(of.n),
+        Int32(of.k),
+        Int32(shape.chunks_per_wave(of.k)),
+        input[DType.uint8](of.experts.bias),
+        argument[not is_grouped](output[DType.uint8](of.workspace)),
+        argument[is_grouped](Int32(of.experts.codes_step)),
+        argument[is_grouped](Int32(of.experts.scales_step)),
+        argument[grouping.is_gathered](input[DType.int32](of.rows.list)),
+        argument[grouping.is_gathered](Int32(of.rows.count)),
+        argument[grouping.is_gated](of.gate.limit),
+        argument[grouping.is_gated](of.gate.alpha),
     )
 
 
 struct DecodeKernel[types: ProductTypes, shape: DecodeShape](ProductKernel):
-    """The kernel for one cut.
+    """The dense kernel for one cut.
 
     Parameters:
         types: What it is compiled for.
@@ -297,37 +373,8 @@ struct DecodeKernel[types: ProductTypes, shape: DecodeShape](ProductKernel):
     def launch[Q: Queue](problem: Problem, mut queue: Q) raises:
         comptime assert has_kernels(Self.types.formats), unsupported(Self.types.formats)
         comptime assert not Self.types.quantizes_first(), "another launch quantizes before"
-        var m, n, k = problem.m, problem.n, problem.k
-        var grid = Self.shape.grid(m, n)
-        var workspace = queue.workspace(Self.shape.workspace(m, n))
-
-        # Scalars: a struct would come by reference, which ends the preload of arguments.
-        comptime if Self.types.x:
-            queue.launch[linear_decode[Self.types, Self.shape]](
-                grid,
-                input[Self.types.floats()](problem.left.values),
-                input[DType.uint8](problem.right.codes),
-                input[DType.uint8](problem.right.scales),
-                output[Self.types.out](problem.result.values),
-                Int32(m),
-                Int32(n),
-                Int32(k),
-                Int32(Self.shape.chunks_per_wave(k)),
-                input[DType.uint8](problem.result.bias),
-                output[DType.uint8](workspace),
-            )
-        else:
-            queue.launch[matmul_decode[Self.types, Self.shape]](
-                grid,
-                input[DType.uint8](problem.left.values),
-                input[DType.uint8](problem.left.scales),
-                input[DType.uint8](problem.right.codes),
-                input[DType.uint8](problem.right.scales),
-                output[Self.types.out](problem.result.values),
-                Int32(m),
-                Int32(n),
-                Int32(k),
-                Int32(Self.shape.chunks_per_wave(k)),
-                input[DType.uint8](problem.result.bias),
-                output[DType.uint8](workspace),
-            )
+        var grid = Self.shape.grid(problem.m, problem.n)
+        var workspace = queue.workspace(Self.shape.workspace(problem.m, problem.n))
+        launch_streaming[Self.types, Self.shape, Grouping.DENSE](
+            Arguments.of(problem, workspace), grid, queue
+        )

@@ -29,7 +29,9 @@ from ...numbers.floats import float_code
 from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import Left
-from ..chip import MAX_TENSOR_BYTES, TILE
+from ..arguments import Arguments, GroupedRows, Grouping
+from ..chip import MAX_TENSOR_BYTES, TILE, WORD_BYTES
+from ..decode.kernel import launch_streaming
 from ..host.experts import (
     DECODE_CUTS,
     LayerCuts,
@@ -41,12 +43,11 @@ from ..host.experts import (
     has_cut,
 )
 from ..host.plan import has_room
-from ..types import ProductTypes, float_bytes
+from ..types import ProductTypes, float_bytes, has_expert_kernels, unsupported
 from .encoded import CodeRows, EncodedExperts, EncodedRows, launch_quantize
-from .kernel import ExpertRows, ExpertsKernel, Rows
 from .prefill import launch_order, launch_prefill
 from .routing import route
-from .shape import OrderedRows, most_tiles
+from .shape import OrderedRows, decode_grid, most_tiles
 from .slots import launch_gates, launch_sums
 
 comptime MAX_GRID_Y = (1 << 16) - 1
@@ -60,32 +61,36 @@ def multiply_grouped[types: ProductTypes](problem: GroupedProblem, mut queue: So
     _check[types](problem.left, problem.experts, problem.n, problem.k)
     if problem.dtype != float_code(types.out):
         raise Error("got a result of another type than was compiled for gfx950")
-    var rows = ExpertRows(
-        problem.left.values, problem.sizes, problem.m, 0, problem.m, problem.values
+    var m = problem.m
+    var rows = GroupedRows(problem.left.values, m, 0, problem.sizes, m, problem.values)
+    launch[types, Grouping.GROUPED](
+        Arguments.of_groups(rows, problem.experts, Gate.NONE, problem.n, problem.k), queue
     )
-    launch[types, Rows.GROUPED](rows, problem.experts, Gate.NONE, problem.n, problem.k, queue)
 
 
 def launch[
-    types: ProductTypes, rows: Rows
-](of: ExpertRows, experts: Experts, gate: Gate, n: Int, k: Int, mut queue: Some[Queue]) raises:
-    """Launches a product of experts with the cut that is chosen for it."""
-    _check_all_bytes[types](of, experts, n, k)
-    var choice = choose_decode(of.m, n, experts.count, types)
+    types: ProductTypes, grouping: Grouping
+](of: Arguments, mut queue: Some[Queue]) raises:
+    """Launches a product of floats with the cut that is chosen for it."""
+    comptime assert has_expert_kernels(types.formats), unsupported(types.formats)
+    _check_all_bytes[types](of.rows, of.experts, of.n, of.k)
+    var m, groups = of.rows.m, of.experts.count
+    var choice = choose_decode(m, of.n, groups, types)
     comptime for i in range(len(DECODE_CUTS)):
         comptime cut = DECODE_CUTS[i]
         comptime if has_room(cut, types):
             if choice == i:
-                var tiles = most_tiles(of.m, experts.count, cut.m_tiles * TILE)
+                var tiles = most_tiles(m, groups, cut.m_tiles * TILE)
                 if tiles > MAX_GRID_Y:
                     raise Error(
                         String(
-                            "got ", of.m, " rows of ", experts.count, " experts, which can be ",
+                            "got ", m, " rows of ", groups, " experts, which can be ",
                             tiles, " tiles, expected at most ", MAX_GRID_Y,
                             ": call with fewer rows at a time",
                         )
                     )  # fmt: skip
-                return ExpertsKernel[types, cut, rows].launch(of, experts, gate, n, k, queue)
+                var grid = decode_grid(cut, m, of.n, groups)
+                return launch_streaming[types, cut, grouping](of, grid, queue)
 
 
 def _check[types: ProductTypes](left: Left, experts: Experts, n: Int, k: Int) raises:
@@ -98,9 +103,9 @@ def _check[types: ProductTypes](left: Left, experts: Experts, n: Int, k: Int) ra
         raise Error("got experts of other formats, types or layout than were compiled for gfx950")
 
 
-def _check_all_bytes[types: ProductTypes](of: ExpertRows, experts: Experts, n: Int, k: Int) raises:
+def _check_all_bytes[types: ProductTypes](of: GroupedRows, experts: Experts, n: Int, k: Int) raises:
     """Raises unless kernels can count the bytes of all tensors."""
-    _check_bytes("activations", of.num_tokens * types.row_bytes(k), of.m, n, k)
+    _check_bytes("activations", of.count * types.row_bytes(k), of.m, n, k)
     _check_bytes("results", of.m * n * float_bytes(types.out), of.m, n, k)
     var weights = max(types.formats.right.packed_bytes(n * k), experts.codes_step)
     _check_bytes("an expert's weights", weights, of.m, n, k)
@@ -156,20 +161,24 @@ def _multiply[
     """Launches the products of a layer, which encode floats on their way."""
     comptime neighbours, halves = types.first(types.x), types.first(DType.float32)
     var n, k, slots = 2 * problem.inner, problem.width, problem.routing.count()
-    var rows = ExpertRows(
-        problem.left.values, at.sizes, slots, at.tokens, problem.routing.tokens, at.hidden
+    var rows = GroupedRows(
+        problem.left.values, problem.routing.tokens, at.tokens, at.sizes, slots, at.hidden
     )
     if problem.gate.is_interleaved():
         comptime if types.may_be_neighbours():
-            launch[neighbours, Rows.HIDDEN](rows, problem.gate_up, problem.gate, n, k, queue)
+            launch[neighbours, Grouping.HIDDEN](
+                Arguments.of_groups(rows, problem.gate_up, problem.gate, n, k), queue
+            )
     else:
         comptime if types.may_be_halves():
             rows.result = at.rows
-            launch[halves, Rows.SUMS](rows, problem.gate_up, Gate.NONE, n, k, queue)
+            launch[halves, Grouping.SUMS](
+                Arguments.of_groups(rows, problem.gate_up, Gate.NONE, n, k), queue
+            )
             launch_gates[types.x](at.rows, at.hidden, slots, problem.inner, queue)
-    var hidden = ExpertRows(at.hidden, at.sizes, slots, 0, slots, at.rows)
-    launch[types.second(), Rows.DOWN](
-        hidden, problem.down, Gate.NONE, problem.width, problem.inner, queue
+    var hidden = GroupedRows(at.hidden, slots, 0, at.sizes, slots, at.rows)
+    launch[types.second(), Grouping.DOWN](
+        Arguments.of_groups(hidden, problem.down, Gate.NONE, problem.width, problem.inner), queue
     )
 
 
@@ -181,12 +190,12 @@ def _multiply_codes[
     comptime second, rounding = types.second(), types.rounding
     var width, inner, slots = problem.width, problem.inner, problem.routing.count()
     var tokens = problem.routing.tokens
-    var x = ExpertRows(problem.left.values, at.sizes, slots, at.tokens, tokens, at.hidden)
+    var x = GroupedRows(problem.left.values, tokens, at.tokens, at.sizes, slots, at.hidden)
     _check_all_bytes[neighbours](x, problem.gate_up, 2 * inner, width)
-    var floats = ExpertRows(at.hidden, at.sizes, slots, 0, slots, at.rows)
+    var floats = GroupedRows(at.hidden, slots, 0, at.sizes, slots, at.rows)
     _check_all_bytes[second](floats, problem.down, width, inner)
 
-    launch_quantize[types.left, types.x, rounding](x.x, at.encoded, tokens, width, queue)
+    launch_quantize[types.left, types.x, rounding](x.a, at.encoded, tokens, width, queue)
     var rows = EncodedRows(at.encoded, tokens, at.tokens, at.sizes, slots, at.hidden)
     var hidden = EncodedRows(at.hidden, slots, 0, at.sizes, slots, at.rows)
     var of_hidden = OrderedRows(at.ordered.tiles, at.ordered.rows, at.hidden_scales)

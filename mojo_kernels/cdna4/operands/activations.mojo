@@ -16,18 +16,19 @@ further away, can go first.
 In a tile lane l holds what it feeds of row l % 16, see `instructions/matrix`.
 """
 
+from max.gpu.intrinsics import AMDBufferResource
 from std.memory import bitcast
 
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import Scale
 from ...tiles import RegisterTile, in_registers
-from ..chip import LANE_BYTES, PIECE_BYTES, TILE, TILE_BLOCKS, TILE_K
+from ..chip import LANE_BYTES, PIECE_BYTES, TILE, TILE_BLOCKS, TILE_K, WORD_BYTES
 from ..instructions.lds import PIECE_WORDS, SharedPieces
 from ..instructions.matrix import BlockCodes, CODE_WORDS, PIECES, fed
 from ..types import KEPT
 from .encode import EncodedBlock, encode_block
-from .memory import OUT_OF_RANGE, View, quotient
+from .memory import Input, OUT_OF_RANGE, Span, View, load_word, quotient
 from .tiles import FloatTile
 
 
@@ -82,7 +83,13 @@ struct FloatCursor(TrivialRegisterPassable):
 
 @fieldwise_init
 struct FloatSource[
-    format: Format, dtype: DType, rounding: Rounding, m_tiles: Int, k_tiles: Int, k_tail: Bool
+    format: Format,
+    dtype: DType,
+    rounding: Rounding,
+    m_tiles: Int,
+    k_tiles: Int,
+    k_tail: Bool,
+    is_gathered: Bool = False,
 ](ActivationSource):
     """Floats, [M, K] and contiguous, that are encoded after they arrive.
 
@@ -93,6 +100,7 @@ struct FloatSource[
         m_tiles: Tiles of rows, a power of two.
         k_tiles: Tiles of a chunk.
         k_tail: Whether K may end within a chunk.
+        is_gathered: Whether rows are those that a list names, in any order.
     """
 
     comptime left = Self.format
@@ -114,6 +122,8 @@ struct FloatSource[
     """Where the lane's piece of each load lies, from the beginning of a chunk."""
     var first_piece: Int32
     """The first piece of the lane's block in any tile."""
+    var list: AMDBufferResource
+    """Which rows are gathered, from the wave's first one on; row 0 behind the last."""
 
     @always_inline
     def __init__(
@@ -125,15 +135,34 @@ struct FloatSource[
         self.k = k
         self.offsets = in_registers[DType.int32, 1, Self.m_tiles, Self.LOADS]()
         self.first_piece = 0
+        self.list = Span.of(x, 0).after(0)
+
+    @staticmethod
+    @always_inline
+    def of_list(
+        x: ImmPointer[Scalar[Self.dtype], _],
+        rows: Int32,
+        k: Int32,
+        list: Input[DType.int32],
+        first: Int32,
+        end: Int32,
+    ) -> Self:
+        """Takes those of `rows` rows that a list names from `first` to `end`."""
+        var source = Self(x, rows, k, 0)
+        source.list = Span.of(list, end).after(first * Int32(WORD_BYTES))
+        return source
 
     @always_inline
     def settle(mut self, lane: Int32):
-        """Computes the lane's offsets."""
+        """Computes the lane's offsets, of a list from the rows that it names."""
         var row_bytes = self.k * Int32(Self.Tile.ELEMENT_BYTES)
         comptime for m_tile in range(Self.m_tiles):
             comptime for load in range(Self.LOADS):
-                var row, byte = Self.Tile.source[load](lane)
-                self.offsets[m_tile, load] = (Int32(m_tile * TILE) + row) * row_bytes + byte
+                var in_tile, byte = Self.Tile.source[load](lane)
+                var row = Int32(m_tile * TILE) + in_tile
+                comptime if Self.is_gathered:
+                    row = load_word(self.list, row * Int32(WORD_BYTES))
+                self.offsets[m_tile, load] = row * row_bytes + byte
 
     @always_inline
     def settle_block(mut self, lane: Int32):
