@@ -43,11 +43,12 @@ from ..host.experts import (
     has_cut,
 )
 from ..host.plan import has_room
+from ..middle.kernel import launch_interleaved
 from ..types import ProductTypes, float_bytes, has_expert_kernels, unsupported
-from .encoded import CodeRows, EncodedExperts, EncodedRows, launch_quantize
+from .encoded import launch_quantize
 from .prefill import launch_order, launch_prefill
 from .routing import route
-from .shape import OrderedRows, decode_grid, most_tiles
+from .shape import OrderedRows, decode_grid, middle_grid, most_tiles
 from .slots import launch_gates, launch_sums
 
 comptime MAX_GRID_Y = (1 << 16) - 1
@@ -196,15 +197,15 @@ def _multiply_codes[
     _check_all_bytes[second](floats, problem.down, width, inner)
 
     launch_quantize[types.left, types.x, rounding](x.a, at.encoded, tokens, width, queue)
-    var rows = EncodedRows(at.encoded, tokens, at.tokens, at.sizes, slots, at.hidden)
-    var hidden = EncodedRows(at.hidden, slots, 0, at.sizes, slots, at.rows)
+    var rows = GroupedRows(at.encoded, tokens, at.tokens, at.sizes, slots, at.hidden)
+    var hidden = GroupedRows(at.hidden, slots, 0, at.sizes, slots, at.rows)
     var of_hidden = OrderedRows(at.ordered.tiles, at.ordered.rows, at.hidden_scales)
     comptime if types.has_ordered_kernels():
         if at.orders():
             launch_order[types.left, True](rows, at.ordered, problem.gate_up.count, width, queue)
     if problem.gate.is_interleaved():
         comptime if types.may_be_neighbours():
-            _launch_codes[neighbours, rounding, CodeRows.HIDDEN](
+            _launch_codes[neighbours, rounding, Grouping.HIDDEN](
                 rows,
                 cuts.gate_up,
                 at,
@@ -218,7 +219,7 @@ def _multiply_codes[
     else:
         comptime if types.may_be_halves():
             rows.result = at.rows
-            _launch_codes[halves, rounding, CodeRows.SUMS](
+            _launch_codes[halves, rounding, Grouping.SUMS](
                 rows,
                 cuts.gate_up,
                 at,
@@ -233,20 +234,20 @@ def _multiply_codes[
             launch_quantize[types.left, types.x, rounding](
                 at.hidden, at.encoded, slots, inner, queue
             )
-            hidden.encoded = at.encoded
+            hidden.a = at.encoded
             comptime if types.has_ordered_kernels():
                 if at.orders():
                     var experts = problem.down.count
                     launch_order[types.left, False](hidden, of_hidden, experts, inner, queue)
-    _launch_codes[second, rounding, CodeRows.DOWN](
+    _launch_codes[second, rounding, Grouping.DOWN](
         hidden, cuts.down, at, of_hidden, problem.down, Gate.NONE, width, inner, queue
     )
 
 
 def _launch_codes[
-    types: ProductTypes, rounding: Rounding, rows: CodeRows
+    types: ProductTypes, rounding: Rounding, grouping: Grouping
 ](
-    of: EncodedRows,
+    of: GroupedRows,
     place: Int,
     at: LayerMemory,
     ordered: OrderedRows,
@@ -259,13 +260,17 @@ def _launch_codes[
     """Launches a product of encoded rows, by tiles if they are ordered, else with a cut of
     `MIDDLE_CUTS`."""
     if at.orders():
-        return launch_prefill[types, rounding, rows](
+        return launch_prefill[types, rounding, grouping](
             of, ordered, at.hidden_scales, experts, gate, n, k, queue
         )
     comptime for i in range(len(MIDDLE_CUTS)):
         comptime cut = cut_of(types.formats.left, i)
-        comptime if has_cut(cut, types, rows.are_gated):
+        comptime if has_cut(cut, types, grouping.is_gated):
             if place == i:
-                comptime Kernel = EncodedExperts[types, rounding, cut, rows]
-                return Kernel.launch(of, experts, gate, n, k, queue)
+                comptime assert cut.splits == 1, "workgroups of groups share no tile"
+                return launch_interleaved[types, cut, True, grouping, rounding](
+                    Arguments.of_groups(of, experts, gate, n, k),
+                    middle_grid(cut, of.m, n, experts.count),
+                    queue,
+                )
     raise Error("no kernel was compiled for the cut that was chosen")

@@ -13,6 +13,7 @@ taken for 0, and groups end where the rows end.
 
 from max.gpu.intrinsics import AMDBufferResource
 
+from ...schedule.xcd import XcdBands
 from ..chip import LANES, WORD_BYTES
 from ..instructions.wave import count, of_lane, sums_up_to, votes
 from ..operands.memory import Input, Span, load_word, quotient
@@ -64,6 +65,72 @@ struct GroupTile(TrivialRegisterPassable):
     def is_empty(self) -> Bool:
         """Says whether there are no such rows."""
         return self.first_row >= self.end_row
+
+
+@fieldwise_init
+struct TileOfC(TrivialRegisterPassable):
+    """A workgroup's tile of the result."""
+
+    var rows: GroupTile
+    """Its rows, and whose weights they are multiplied by."""
+    var row: Int32
+    """Tiles of rows before it."""
+    var column: Int32
+    """Tiles left of it."""
+    var is_there: Bool
+    """Whether there is such a tile; otherwise it has no rows."""
+
+    @always_inline
+    def first_tile[waves: Int, n_tiles: Int](self, wave: Int32) -> Int32:
+        """Returns the first of a wave's tiles of 16 columns."""
+        return (self.column * Int32(waves) + wave) * Int32(n_tiles)
+
+    @always_inline
+    def count(self) -> Int32:
+        """Returns the rows from its first one to the last one of the group."""
+        return self.rows.end_row - self.rows.first_row
+
+
+trait TileScheduler(TrivialRegisterPassable):
+    """Which tiles of C there are, in the order in which workgroups take them."""
+
+    def rows(self) -> Int32:
+        """Returns the tiles of a column."""
+        ...
+
+    def find(self, columns: Int32, index: Int32, lane: Int32) -> TileOfC:
+        """Returns tile `index`, of so many in a row."""
+        ...
+
+
+@fieldwise_init
+struct OneGroup[height: Int](TileScheduler):
+    """The tiles of a dense product: one group has all rows.
+
+    Parameters:
+        height: Rows of a tile.
+    """
+
+    var m: Int32
+    var tiles: Int32
+    """Of a column."""
+
+    @staticmethod
+    @always_inline
+    def of(m: Int32) -> Self:
+        """Returns those of m rows."""
+        return Self(m, quotient[Self.height](m + Int32(Self.height - 1)))
+
+    @always_inline
+    def rows(self) -> Int32:
+        return self.tiles
+
+    @always_inline
+    def find(self, columns: Int32, index: Int32, lane: Int32) -> TileOfC:
+        var tile = XcdBands(Int(self.tiles), Int(columns)).tile(Int(index))
+        var row = Int32(tile.row)
+        var all = GroupTile(0, row * Int32(Self.height), self.m)
+        return TileOfC(all, row, Int32(tile.column), row < self.tiles)
 
 
 @always_inline
@@ -152,17 +219,17 @@ struct GroupSizes(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct GroupTiles[rows: Int](TrivialRegisterPassable):
+struct GroupTiles[height: Int](TileScheduler):
     """The tiles of all groups, for who has to know how many there are.
 
     Parameters:
-        rows: Of a tile.
+        height: Rows of a tile.
     """
 
     var sizes: GroupSizes
-    var low: GroupLook[Self.rows]
+    var low: GroupLook[Self.height]
     """The first groups."""
-    var high: GroupLook[Self.rows]
+    var high: GroupLook[Self.height]
     """The next ones."""
     var count: Int32
     """Tiles of all groups."""
@@ -171,7 +238,7 @@ struct GroupTiles[rows: Int](TrivialRegisterPassable):
     @always_inline
     def of(sizes: GroupSizes, lane: Int32) -> Self:
         """Looks at all groups."""
-        comptime Look = GroupLook[Self.rows]
+        comptime Look = GroupLook[Self.height]
         var low = Look.of(sizes.low, sizes.m, 0, 0)
         var high = Look.of(sizes.high, sizes.m, low.last_row(), low.last_tile())
         var row, tile = high.last_row(), high.last_tile()
@@ -179,6 +246,19 @@ struct GroupTiles[rows: Int](TrivialRegisterPassable):
             var look = Look.of(size_of(sizes.memory, begin + lane), sizes.m, row, tile)
             row, tile = look.last_row(), look.last_tile()
         return Self(sizes, low, high, tile)
+
+    @always_inline
+    def rows(self) -> Int32:
+        return self.count
+
+    @always_inline
+    def find(self, columns: Int32, index: Int32, lane: Int32) -> TileOfC:
+        var order = XcdBands(Int(self.count), Int(columns))
+        if not order.has_tile(Int(index)):
+            return TileOfC(GroupTile(0, 0, 0), 0, 0, False)
+        var place = order.tile(Int(index))
+        var row = Int32(place.row)
+        return TileOfC(self.tile(row, lane), row, Int32(place.column), True)
 
     @always_inline
     def tile(self, index: Int32, lane: Int32) -> GroupTile:
@@ -189,6 +269,6 @@ struct GroupTiles[rows: Int](TrivialRegisterPassable):
             return self.high.tile(index, LANES)
         var row, tile = self.high.last_row(), self.high.last_tile()
         var sizes = self.sizes
-        return GroupTile._find_from[Self.rows](
+        return GroupTile._find_from[Self.height](
             sizes.memory, sizes.groups, sizes.m, index, lane, GroupSizes.SEEN, row, tile
         )

@@ -29,6 +29,7 @@ from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...schedule.xcd import XcdBands
 from ...tiles import in_registers
+from ..arguments import GroupedRows, Grouping
 from ..chip import BLOCK, LANES, LANE_BYTES, SUMS, TILE, TILE_BLOCKS, WORD_BYTES
 from ..instructions.lds import allocate_lds
 from ..instructions.matrix import SumTile
@@ -36,7 +37,7 @@ from ..instructions.memory import scalar_here
 from ..instructions.vector import anew, copied_here
 from ..instructions.wave import lane_here
 from ..operands.gate import QuickGate
-from ..operands.memory import Input, Output, Span, input, listed_row, load_word, output
+from ..operands.memory import Bytes, Input, Output, Span, bytes_of, input, listed_row, load_word, output
 from ..operands.memory import quotient
 from ..operands.target import NO_BIAS, Target
 from ..prefill.activations import ReorderedScales, SharedCodes
@@ -46,9 +47,7 @@ from ..prefill.shape import COLUMNS, N_TILES, SCALE_GROUP_ROWS, STAGE_BLOCKS, TH
 from ..prefill.shape import WAVES_N
 from ..prefill.stages import Reader
 from ..prefill.walk import PrefillWalk
-from ..prefill.workgroup import Inputs
 from ..types import ProductTypes
-from .encoded import CodeRows, EncodedRows
 from .groups import GroupSizes, GroupTile, GroupTiles
 from .hidden import EXCHANGED, HiddenCodes
 from .shape import (
@@ -158,7 +157,7 @@ struct TilePlace(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct ExpertTiles[types: ProductTypes, rounding: Rounding, rows: CodeRows](
+struct ExpertTiles[types: ProductTypes, rounding: Rounding, rows: Grouping](
     TrivialRegisterPassable
 ):
     """What a wave multiplies and stores, whichever tile its workgroup computes.
@@ -177,23 +176,23 @@ struct ExpertTiles[types: ProductTypes, rounding: Rounding, rows: CodeRows](
     """Where hidden numbers go."""
     comptime Sums = Target[Self.types.out, NO_BIAS]
     """Where sums go: their bias is in them."""
-    comptime STORES = 2 if Self.rows.are_gated else M_TILES * N_TILES
+    comptime STORES = 2 if Self.rows.is_gated else M_TILES * N_TILES
     """Stores of a wave for its part of a tile, at least."""
 
     var n: Int32
     var k_blocks: Int32
     """Blocks of a row of weights."""
-    var w_codes: Inputs.Bytes
-    var w_scales: Inputs.Bytes
+    var w_codes: Bytes
+    var w_scales: Bytes
     var codes_step: Int32
     """Bytes from the codes of an expert to those of the next."""
     var scales_step: Int32
-    var codes: Inputs.Bytes
+    var codes: Bytes
     """Encoded rows."""
     var num_encoded: Int32
-    var scales: Inputs.Bytes
+    var scales: Bytes
     """Those of the rows of tiles."""
-    var bias: Inputs.Bytes
+    var bias: Bytes
     var wave: Int32
 
     @always_inline
@@ -213,7 +212,7 @@ struct ExpertTiles[types: ProductTypes, rounding: Rounding, rows: CodeRows](
     @always_inline
     def codes_of(self, tile: GroupTile, listed: Self.Codes.OfLoads, lane: Int32) -> Self.Walk.Codes:
         """Returns the codes of a tile's rows."""
-        comptime if Self.rows.are_gathered:
+        comptime if Self.rows.is_gathered:
             return rebind[Self.Walk.Codes](
                 Self.Codes.of_list(
                     self.codes, self.num_encoded, self.row_blocks(), listed, self.wave, lane
@@ -261,7 +260,7 @@ struct ExpertTiles[types: ProductTypes, rounding: Rounding, rows: CodeRows](
         return bias_of_tiles[N_TILES](target, self.first_column(place), lane)
 
     @always_inline
-    def _addend(self, tile: GroupTile) -> Inputs.Bytes:
+    def _addend(self, tile: GroupTile) -> Bytes:
         """Returns the bias of a tile's expert."""
         comptime BYTES = size_of[Self.types.bias.or_else(DType.uint8)]()
         return self.bias.unsafe_offset(Int(tile.expert) * Int(self.n) * BYTES)
@@ -284,7 +283,7 @@ struct ExpertTiles[types: ProductTypes, rounding: Rounding, rows: CodeRows](
             none[n_tile] = 0
         var first_row = quotient[WAVES_N](self.wave) * Int32(Self.Walk.Tile.NEXT_WAVE * TILE)
         var first_column, num_rows = self.first_column(place), tile.end_row - tile.first_row
-        comptime if Self.rows.are_gated:
+        comptime if Self.rows.is_gated:
             comptime STAGE_COLUMNS = 2 * BLOCK * STAGE_BLOCKS
             # Here, not before all tiles: places of rows would fill registers all along K.
             var stages = scalar_here(quotient[STAGE_COLUMNS](self.n + Int32(STAGE_COLUMNS - 1)))
@@ -312,7 +311,7 @@ struct ExpertTiles[types: ProductTypes, rounding: Rounding, rows: CodeRows](
     `rocdl.waves_per_eu`=SIMDLength(WAVES_PER_SIMD),
 )
 def experts_prefill[
-    types: ProductTypes, rounding: Rounding, rows: CodeRows
+    types: ProductTypes, rounding: Rounding, rows: Grouping
 ](
     tiles: Input[DType.int32],
     most: Int32,
@@ -360,18 +359,17 @@ def experts_prefill[
 
     var k_blocks = quotient[BLOCK](k)
     var slices = quotient[TILE_BLOCKS](k_blocks + Int32(TILE_BLOCKS - 1))
-    comptime Bytes = Inputs.Bytes
     var work = Tiles(
         n,
         k_blocks,
-        Bytes(unsafe_from_address=Int(w_codes)),
-        Bytes(unsafe_from_address=Int(w_scales)),
+        bytes_of(w_codes),
+        bytes_of(w_scales),
         codes_step,
         scales_step,
-        Bytes(unsafe_from_address=Int(codes)),
+        bytes_of(codes),
         num_encoded,
-        Bytes(unsafe_from_address=Int(scales)),
-        Bytes(unsafe_from_address=Int(bias)),
+        bytes_of(scales),
+        bytes_of(bias),
         wave,
     )
     var gate = QuickGate(limit, alpha)
@@ -447,14 +445,14 @@ def set_sums(sums: SumTile[M_TILES, N_TILES], columns: SumTile[N_TILES]):
 
 def launch_order[
     format: Format, are_gathered: Bool
-](of: EncodedRows, ordered: OrderedRows, groups: Int, k: Int, mut queue: Some[Queue]) raises:
+](of: GroupedRows, ordered: OrderedRows, groups: Int, k: Int, mut queue: Some[Queue]) raises:
     """Launches the ordering of encoded rows of k numbers."""
     queue.launch[order_rows[format, are_gathered]](
         order_grid(of.m, groups, k),
         input[DType.int32](of.sizes),
         Int32(groups),
         Int32(of.m),
-        input[DType.uint8](of.encoded),
+        input[DType.uint8](of.a),
         Int32(of.count),
         Int32(encoded_blocks(k)),
         input[DType.int32](of.list),
@@ -465,9 +463,9 @@ def launch_order[
 
 
 def launch_prefill[
-    types: ProductTypes, rounding: Rounding, rows: CodeRows
+    types: ProductTypes, rounding: Rounding, rows: Grouping
 ](
-    of: EncodedRows,
+    of: GroupedRows,
     ordered: OrderedRows,
     result_scales: Int,
     experts: Experts,
@@ -489,7 +487,7 @@ def launch_prefill[
         input[DType.uint8](experts.right.scales),
         Int32(experts.codes_step),
         Int32(experts.scales_step),
-        input[DType.uint8](of.encoded),
+        input[DType.uint8](of.a),
         Int32(of.count),
         input[DType.int32](ordered.rows),
         input[DType.uint8](ordered.scales),

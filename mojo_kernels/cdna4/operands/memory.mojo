@@ -20,6 +20,8 @@ comptime Input[dtype: DType] = ImmPointer[Scalar[dtype], ImmutAnyOrigin]
 """A tensor that a kernel reads, as its argument."""
 comptime Output[dtype: DType] = MutPointer[Scalar[dtype], MutAnyOrigin]
 """A tensor that a kernel writes, as its argument."""
+comptime Bytes = ImmPointer[UInt8, ImmUntrackedOrigin]
+"""Any tensor that is read, where an argument is kept."""
 comptime OUT_OF_RANGE = Int32.MIN
 """An offset beyond the end of every tensor, which has less than 2 GiB."""
 comptime NO_ROW = Int32(-1)
@@ -36,6 +38,12 @@ def input[dtype: DType](address: Int) -> Input[dtype]:
 def output[dtype: DType](address: Int) -> Output[dtype]:
     """Returns the argument for a tensor that a kernel writes."""
     return Output[dtype](unsafe_from_address=address)
+
+
+@always_inline
+def bytes_of(pointer: Pointer[...]) -> Bytes:
+    """Returns a pointer to anything as one to bytes."""
+    return Bytes(unsafe_from_address=Int(pointer))
 
 
 @always_inline
@@ -60,7 +68,7 @@ def load_word(memory: AMDBufferResource, offset: Int32) -> Int32:
 struct Span(TrivialRegisterPassable):
     """A tensor of less than 2 GiB, from a place that is the same for all lanes."""
 
-    var start: ImmPointer[UInt8, ImmUntrackedOrigin]
+    var start: Bytes
     """The first byte."""
     var num_bytes: Int32
     """Bytes up to the end of the tensor."""
@@ -69,10 +77,7 @@ struct Span(TrivialRegisterPassable):
     @always_inline
     def of[dtype: DType](tensor: ImmPointer[Scalar[dtype], _], count: Int32) -> Self:
         """Spans `count` elements."""
-        return Self(
-            ImmPointer[UInt8, ImmUntrackedOrigin](unsafe_from_address=Int(tensor)),
-            count * Int32(size_of[dtype]()),
-        )
+        return Self(bytes_of(tensor), count * Int32(size_of[dtype]()))
 
     @always_inline
     def from_offset(self, offset: Int32) -> Self:

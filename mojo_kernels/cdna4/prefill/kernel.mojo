@@ -25,7 +25,7 @@ from ...launch.queue import Argument, Queue, argument
 from ...problem import Problem
 from ..chip import BLOCK
 from ..instructions.lds import allocate_lds
-from ..operands.memory import Input, Output, input, output, quotient
+from ..operands.memory import Input, Output, bytes_of, input, output, quotient
 from ..operands.target import Target
 from ..types import ProductTypes, has_kernels, unsupported
 from .activations import EncodedGroups, ReorderedScales
@@ -76,9 +76,9 @@ def gemm_ping_pong[
     var workgroup = Workgroup[types.formats, m_tiles].this(m, n)
     if not workgroup.has_tile():
         return
-    var floats, own_scales = Inputs.bytes(a), Inputs.bytes(w_scales)
+    var floats, own_scales = bytes_of(a), bytes_of(w_scales)
     comptime if not types.x:
-        own_scales = Inputs.bytes(rebind[Input[DType.uint8]](a_scales))
+        own_scales = bytes_of(rebind[Input[DType.uint8]](a_scales))
 
     comptime if is_prepared(LEFT):
         comptime Encoded = EncodedGroups[types, Tile.FREE_BYTES // WAVES]
@@ -102,7 +102,7 @@ def gemm_ping_pong[
         )  # fmt: skip
         crew.prepare(work, first, workgroup.wave, workgroup.lane)
         var inputs = Inputs.of(
-            Inputs.bytes(codes) if types.x else floats, scales, w_codes, w_scales, m, n, k
+            bytes_of(codes) if types.x else floats, scales, w_codes, w_scales, m, n, k
         )
         var target = Target[types.out, types.bias].of(result, bias, m, n)
         multiply_tile[k_tail](inputs, target, workgroup, crew, lds)

@@ -16,7 +16,7 @@ from ...schedule.xcd import XcdBands
 from ..chip import BLOCK, LANES, TILE, TILE_BLOCKS
 from ..instructions.lds import Lds
 from ..instructions.wave import lane_here
-from ..operands.memory import quotient
+from ..operands.memory import Bytes, bytes_of, quotient
 from ..operands.row_scales import RowScales
 from ..operands.target import Target
 from ..types import Formats
@@ -97,16 +97,13 @@ struct Workgroup[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
 struct Inputs(TrivialRegisterPassable):
     """What is multiplied: plain codes or floats, all else preshuffled."""
 
-    comptime Bytes = ImmPointer[UInt8, ImmUntrackedOrigin]
-    """Any of it."""
-
-    var a_codes: Self.Bytes
+    var a_codes: Bytes
     """Codes of activations, or floats."""
-    var a_scales: Self.Bytes
+    var a_scales: Bytes
     """Their scales; anything for floats."""
-    var w_codes: Self.Bytes
+    var w_codes: Bytes
     """Codes of weights."""
-    var w_scales: Self.Bytes
+    var w_scales: Bytes
     var m: Int32
     """Rows of activations."""
     var n: Int32
@@ -127,20 +124,14 @@ struct Inputs(TrivialRegisterPassable):
     ) -> Self:
         """Describes operands; those of activations may still be on their way."""
         return Self(
-            Self.bytes(a_codes),
-            Self.bytes(a_scales),
-            Self.bytes(w_codes),
-            Self.bytes(w_scales),
+            bytes_of(a_codes),
+            bytes_of(a_scales),
+            bytes_of(w_codes),
+            bytes_of(w_scales),
             m,
             n,
             k,
         )
-
-    @staticmethod
-    @always_inline
-    def bytes(pointer: Pointer[...]) -> Self.Bytes:
-        """Returns a pointer to anything as one of them."""
-        return Self.Bytes(unsafe_from_address=Int(pointer))
 
 
 @always_inline
