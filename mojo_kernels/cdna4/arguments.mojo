@@ -1,7 +1,7 @@
 """What a launch of a product tells its kernel: one record, for one matrix of weights or for several.
 
     dense      C = A @ W.T + bias                       `of` a problem
-    grouped    rows of group g by the weights of g      `of_groups`, see `experts/groups.mojo`
+    grouped    rows of group g by the weights of g      `of_groups`, see `schedules/groups.mojo`
 
 The kernels of all schedules take some of it, each in an order in which what it needs first is
 preloaded; a kernel's launcher is the one place that knows the order. `Grouping` is what of it a
@@ -54,6 +54,27 @@ struct GroupedRows(TrivialRegisterPassable):
     var m: Int
     """Rows of all groups, and of C."""
     var result: Int
+
+
+comptime RECORD = 4
+"""Words that tell of a tile: its expert, its first row, where its group ends; one is free."""
+
+
+def most_tiles(m: Int, groups: Int, rows: Int) -> Int:
+    """Returns the most tiles of `rows` rows that m rows can make, some of which have no group."""
+    return min(m, (m + (groups + 1) * (rows - 1)) // rows)
+
+
+@fieldwise_init
+struct OrderedRows(TrivialRegisterPassable):
+    """What `order_rows` makes of the rows of a product: addresses."""
+
+    var tiles: Int
+    """A record for each tile, behind how many there are."""
+    var rows: Int
+    """Of a list, those of each tile."""
+    var scales: Int
+    """Of each tile."""
 
 
 @fieldwise_init

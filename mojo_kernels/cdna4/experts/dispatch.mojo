@@ -29,7 +29,7 @@ from ...numbers.floats import float_code
 from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import Left
-from ..arguments import Arguments, GroupedRows, Grouping
+from ..arguments import Arguments, GroupedRows, Grouping, OrderedRows, most_tiles
 from ..chip import MAX_TENSOR_BYTES, TILE, WORD_BYTES
 from ..decode.kernel import launch_streaming
 from ..host.experts import (
@@ -44,11 +44,12 @@ from ..host.experts import (
 )
 from ..host.plan import has_room
 from ..middle.kernel import launch_interleaved
+from ..prefill.kernel import launch_ping_pong
+from ..quantize.kernel import QuantizeKernel
 from ..types import ProductTypes, float_bytes, has_expert_kernels, unsupported
-from .encoded import launch_quantize
-from .prefill import launch_order, launch_prefill
+from .prefill import launch_order
 from .routing import route
-from .shape import OrderedRows, decode_grid, middle_grid, most_tiles
+from .shape import M_TILES, code_bytes, encoded_blocks, decode_grid, middle_grid, prefill_grid
 from .slots import launch_gates, launch_sums
 
 comptime MAX_GRID_Y = (1 << 16) - 1
@@ -196,7 +197,7 @@ def _multiply_codes[
     var floats = GroupedRows(at.hidden, slots, 0, at.sizes, slots, at.rows)
     _check_all_bytes[second](floats, problem.down, width, inner)
 
-    launch_quantize[types.left, types.x, rounding](x.a, at.encoded, tokens, width, queue)
+    _quantize[types](x.a, at.encoded, tokens, width, queue)
     var rows = GroupedRows(at.encoded, tokens, at.tokens, at.sizes, slots, at.hidden)
     var hidden = GroupedRows(at.hidden, slots, 0, at.sizes, slots, at.rows)
     var of_hidden = OrderedRows(at.ordered.tiles, at.ordered.rows, at.hidden_scales)
@@ -231,9 +232,7 @@ def _multiply_codes[
                 queue,
             )
             launch_gates[types.x](at.rows, at.hidden, slots, inner, queue)
-            launch_quantize[types.left, types.x, rounding](
-                at.hidden, at.encoded, slots, inner, queue
-            )
+            _quantize[types](at.hidden, at.encoded, slots, inner, queue)
             hidden.a = at.encoded
             comptime if types.has_ordered_kernels():
                 if at.orders():
@@ -242,6 +241,15 @@ def _multiply_codes[
     _launch_codes[second, rounding, Grouping.DOWN](
         hidden, cuts.down, at, of_hidden, problem.down, Gate.NONE, width, inner, queue
     )
+
+
+def _quantize[
+    types: LayerTypes
+](x: Int, encoded: Int, m: Int, k: Int, mut queue: Some[Queue]) raises:
+    """Launches the encoding of m rows of k floats: whole stages, and behind them their scales."""
+    comptime Kernel = QuantizeKernel[types.left, types.x, types.rounding]
+    var scales = encoded + code_bytes(m, k, types.left)
+    Kernel.launch_blocks[True](x, encoded, scales, m, k, encoded_blocks(k), queue)
 
 
 def _launch_codes[
@@ -260,8 +268,12 @@ def _launch_codes[
     """Launches a product of encoded rows, by tiles if they are ordered, else with a cut of
     `MIDDLE_CUTS`."""
     if at.orders():
-        return launch_prefill[types, rounding, grouping](
-            of, ordered, at.hidden_scales, experts, gate, n, k, queue
+        return launch_ping_pong[types.encoded(), M_TILES, True, grouping, rounding](
+            Arguments.of_groups(of, experts, gate, n, k),
+            prefill_grid(of.m, n, experts.count),
+            queue,
+            ordered,
+            at.hidden_scales,
         )
     comptime for i in range(len(MIDDLE_CUTS)):
         comptime cut = cut_of(types.formats.left, i)

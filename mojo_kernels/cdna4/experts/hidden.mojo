@@ -29,7 +29,7 @@ from ..instructions.vector import chosen_bytes, encode_pair, opaque, zero_of_a_b
 from ..instructions.wave import votes
 from ..operands.encode import NOT_FINITE, Rescaling, Window, clamped, overflows
 from ..operands.gate import QuickGate
-from ..operands.memory import OUT_OF_RANGE, Output, Span, quotient
+from ..operands.memory import OUT_OF_RANGE, Span, quotient
 from ..operands.target import Destination, Target
 
 comptime EXCHANGED = 4
@@ -179,8 +179,8 @@ struct HiddenCodes[
     @staticmethod
     @always_inline
     def of(
-        codes: Output[DType.uint8],
-        scales: Output[DType.uint8],
+        codes: MutPointer[UInt8, _],
+        scales: MutPointer[UInt8, _],
         first_row: Int32,
         rows: Int32,
         first_scale_row: Int32,

@@ -1,11 +1,11 @@
 """What is launched for experts, and the bytes that launches hand over: known before they run.
 
-    experts_decode     floats, of decode tiles               kernel.mojo
-    quantize_rows      floats -> codes and plain scales      encoded.mojo
-    experts_middle     codes, of middle tiles                encoded.mojo
-    order_rows         scales by tiles                       prefill.mojo
-    experts_prefill    codes, of prefill tiles               prefill.mojo
-    route_slots        rows sorted by expert                 routing.mojo
+    gemm_streaming         floats                            schedules/streaming
+    quantize_rows          floats -> codes, plain scales     prepare/quantize.mojo
+    gemm_interleaved       codes                             schedules/interleaved
+    order_rows             scales by tiles                   prepare/order.mojo
+    gemm_ping_pong         codes, of large tiles             schedules/ping_pong
+    route_slots            rows sorted by expert             routing.mojo
     gate_sums, add_slots                                     slots.mojo
 
 Only the device knows the sizes of groups: grids are for as many tiles as any sizes can make.
@@ -16,6 +16,7 @@ from std.math import ceildiv
 from ...numbers.formats import Format
 from ...numbers.gates import Gate
 from ...schedule.xcd import XcdBands, XcdColumns
+from ..arguments import RECORD, most_tiles
 from ..chip import (
     BLOCK,
     CUS,
@@ -28,15 +29,14 @@ from ..chip import (
 )
 from ..decode.shape import DecodeShape
 from ..middle.shape import MiddleShape, STAGE_BLOCKS, STAGE_K
-from ..prefill.shape import COLUMNS, PART_BLOCKS, THREADS, rows_of
+from ..prefill.shape import COLUMNS, THREADS, rows_of
+from ..prologue.shape import PART_BLOCKS
 from ...launch.grid import Grid
 
 comptime M_TILES = 8
-"""Tiles of rows of a wave of `experts_prefill`."""
+"""Tiles of rows of a wave of the ping-pong kernel."""
 comptime ROWS = rows_of(M_TILES)
 """Rows of C of its workgroups."""
-comptime RECORD = 4
-"""Words that tell of a tile: its expert, its first row, where its group ends; one is free."""
 comptime ROUTE_WAVES = 16
 """Waves of a workgroup of `route_slots`: as many as lanes that add up at once."""
 comptime SLOT_WAVES = 4
@@ -54,13 +54,8 @@ def stores_codes(gate: Gate) -> Bool:
     return gate.is_interleaved() and gate.has_quotients()
 
 
-def most_tiles(m: Int, groups: Int, rows: Int) -> Int:
-    """Returns the most tiles of `rows` rows that m rows can make, some of which have no group."""
-    return min(m, (m + (groups + 1) * (rows - 1)) // rows)
-
-
 def decode_grid(cut: DecodeShape, m: Int, n: Int, groups: Int) -> Grid:
-    """Returns the grid of `experts_decode`: for as many tiles as sizes can make.
+    """Returns the grid of the streaming kernel: for as many tiles as sizes can make.
 
     An XCD has columns of tiles if groups have several, which share weights. Otherwise it would only
     get more tiles than others where columns are no multiple of the XCDs.
@@ -93,7 +88,7 @@ def quantize_grid(m: Int, k: Int) -> Grid:
 
 
 def middle_grid(cut: MiddleShape, m: Int, n: Int, groups: Int) -> Grid:
-    """Returns the grid of `experts_middle`: a workgroup for each tile there can be, or fewer."""
+    """Returns the grid of the interleaved kernel: a workgroup for each tile there can be, or fewer."""
     var tiles = XcdBands(most_tiles(m, groups, cut.rows()), ceildiv(n, cut.columns()))
     return Grid(min(tiles.num_workgroups(), cut.workgroups()), threads=cut.threads())
 
@@ -114,7 +109,7 @@ def scale_bytes(m: Int, groups: Int, k: Int) -> Int:
 
 
 def prefill_grid(m: Int, n: Int, groups: Int) -> Grid:
-    """Returns the grid of `experts_prefill`: a workgroup for each compute unit or each tile."""
+    """Returns the grid of the ping-pong kernel: a workgroup for each compute unit or each tile."""
     var tiles = XcdBands(most_tiles(m, groups, ROWS), ceildiv(n, COLUMNS))
     return Grid(min(tiles.num_workgroups(), CUS), threads=THREADS)
 
@@ -124,18 +119,6 @@ def order_grid(m: Int, groups: Int, k: Int) -> Grid:
     return Grid(
         most_tiles(m, groups, ROWS), ceildiv(encoded_blocks(k), PART_BLOCKS), threads=THREADS
     )
-
-
-@fieldwise_init
-struct OrderedRows(TrivialRegisterPassable):
-    """What `order_rows` makes of the rows of a product: addresses."""
-
-    var tiles: Int
-    """A record for each tile, behind how many there are."""
-    var rows: Int
-    """Of a list, those of each tile."""
-    var scales: Int
-    """Of each tile."""
 
 
 def route_grid(experts: Int) -> Grid:

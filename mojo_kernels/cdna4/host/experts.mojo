@@ -15,8 +15,8 @@ from ...numbers.rounding import Rounding
 from ...problem import ANY
 from ..chip import CUS, TILE, WORD_BYTES
 from ..decode.shape import DecodeShape
+from ..arguments import OrderedRows
 from ..experts.shape import (
-    OrderedRows,
     code_bytes,
     encoded_bytes,
     list_bytes,

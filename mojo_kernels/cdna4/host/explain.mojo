@@ -22,7 +22,8 @@ from ..experts.shape import (
     slots_grid,
 )
 from ..middle.shape import STAGE_K
-from ..prefill.shape import COLUMNS, PART_BLOCKS
+from ..prefill.shape import COLUMNS
+from ..prologue.shape import PART_BLOCKS
 from ..types import Formats, ProductTypes, has_expert_kernels, has_kernels, unsupported
 from .choices import cut_of_experts, row_of, workspace_of
 from .experts import (

@@ -22,7 +22,7 @@ from ...numbers.formats import Format
 from ..chip import CUS, MAX_ROWS
 from ..decode.shape import DecodeShape
 from ..middle.shape import MiddleShape, WAVES, slices_of
-from ..prefill.shape import CREW_BYTES
+from ..prologue.shape import CREW_BYTES
 from ..types import Formats, ProductTypes
 from .plan import Family, Plan
 

@@ -31,7 +31,7 @@ from ..instructions.lds import Lds
 from ..instructions.memory import arrive
 from ..instructions.wave import meet_waves
 from ..operands.memory import Span
-from .shape import CREW_BYTES
+from ..prologue.shape import CREW_BYTES
 
 comptime FOR_THE_DEVICE = CacheOperation.GLOBAL
 """Stores that the whole device sees once they have completed."""

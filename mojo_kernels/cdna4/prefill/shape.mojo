@@ -13,13 +13,12 @@ memory a row at least: two slices of 128 along K, a stage, or one slice of more 
     scales         of both, in words of four, 3 stages                             12 KiB
 """
 
-from std.math import align_up, ceildiv
+from std.math import ceildiv
 
-from ...layouts import PreshuffledCdna4
 from ...numbers.formats import Format
-from ...numbers.scales import Scale
 from ...schedule.xcd import XcdBands
-from ..chip import BLOCK, GROUP_BLOCKS, LANES, LANE_BYTES, PAIR, PIECE_BYTES, TILE, TILE_BLOCKS
+from ..chip import GROUP_BLOCKS, LANES, LANE_BYTES, PIECE_BYTES, TILE, TILE_BLOCKS
+from ..prologue.shape import CrewMemory, SCALE_GROUP_BYTES, is_prepared
 from ..types import Formats, KEPT, ProductTypes
 from ...launch.grid import Grid, Workspace
 
@@ -46,16 +45,6 @@ comptime MAX_KEPT_TILES = 4
 comptime PHASE_CYCLES = 512
 """What a wave multiplies in a phase, in cycles of the matrix pipes."""
 
-comptime CREW_BYTES = 128
-"""Bytes of the counters of a crew."""
-comptime PART_GROUPS = 8
-"""Groups of scales that a wave reorders at once."""
-comptime PART_BLOCKS = PART_GROUPS * GROUP_BLOCKS
-"""Blocks of these."""
-comptime SCALE_GROUP_BYTES = PAIR * TILE * GROUP_BLOCKS
-"""Bytes of the scales of two tiles of rows in a stage."""
-comptime SCALE_GROUP_ROWS = PAIR * TILE
-"""Rows whose scales share words."""
 comptime A_SCALE_BYTES = WAVES * SCALE_GROUP_BYTES
 """Bytes for the scales of the activations of a stage: each wave has a place for a group."""
 comptime SCALE_BYTES = A_SCALE_BYTES + COLUMNS * STAGE_BLOCKS
@@ -153,41 +142,6 @@ def tiles_of_c(m_tiles: Int, m: Int, n: Int) -> XcdBands:
 def grid_of(m_tiles: Int, m: Int, n: Int) -> Grid:
     """Returns the grid of a launch."""
     return Grid(tiles_of_c(m_tiles, m, n).num_workgroups(), threads=THREADS)
-
-
-@fieldwise_init
-struct CrewMemory(TrivialRegisterPassable):
-    """Where the parts of a workspace begin."""
-
-    comptime ALIGNMENT = 256
-    """What scales and codes are aligned to, at least a line of memory."""
-
-    var counter_bytes: Int
-    """Bytes that are zero before and after a launch; scales follow."""
-    var codes: Int
-    """Where codes begin, and where the workspace ends without them."""
-    var num_bytes: Int
-    """Bytes of a workspace with codes."""
-
-    @staticmethod
-    @always_inline
-    def of(format: Format, crews: Int, rows: Int, k: Int) -> Self:
-        """Returns the workspace of a launch for activations [rows, k], encoded in a format."""
-        comptime ROWS = PreshuffledCdna4.SCALE_ROW_MULTIPLE
-        comptime BLOCKS = PreshuffledCdna4.SCALE_K_MULTIPLE
-        var k_blocks = k // BLOCK
-        var counter_bytes = align_up(crews * CREW_BYTES, Self.ALIGNMENT)
-        var scale_bytes = align_up(rows, ROWS) * align_up(k_blocks, BLOCKS)
-        var codes = counter_bytes + align_up(scale_bytes, Self.ALIGNMENT)
-        return Self(counter_bytes, codes, codes + rows * format.packed_bytes(k))
-
-
-def is_prepared(format: Format) -> Bool:
-    """Says whether activations are prepared: floats that are kept come as they are multiplied.
-
-    So do codes with float scales.
-    """
-    return format != KEPT and format.scale == Scale.E8M0
 
 
 def workspace_of(format: Format, m_tiles: Int, rows: Int, k: Int, *, has_codes: Bool) -> Workspace:

@@ -32,6 +32,7 @@ from ..instructions.matrix import CodeTile, PIECES, WordTile
 from ..instructions.memory import load_to_lds
 from ..operands.memory import OUT_OF_RANGE, Span, quotient
 from ..operands.tiles import exchanged
+from ..prologue.shape import SCALE_GROUP_BYTES, SCALE_GROUP_ROWS
 from ..types import Formats, KEPT
 from .columns import first_pointer, read_transposed
 from .shape import (
@@ -39,8 +40,6 @@ from .shape import (
     COLUMNS,
     N_TILES,
     PrefillTile,
-    SCALE_GROUP_BYTES,
-    SCALE_GROUP_ROWS,
     STAGE_BLOCKS,
     WAVES,
     WAVES_M,

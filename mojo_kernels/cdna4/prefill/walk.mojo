@@ -40,7 +40,7 @@ from ..instructions.vector import zeros_of_a_branch
 from ..instructions.wave import meet_waves
 from ..operands.memory import quotient, remainder
 from ..types import Formats, KEPT
-from .activations import SharedCodes
+from .codes import SharedCodes
 from .columns import SharedColumns, settled
 from .order import PingPong, PingPongOps
 from .shape import (

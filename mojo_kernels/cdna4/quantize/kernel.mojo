@@ -11,7 +11,7 @@ from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
 from ...launch.grid import Grid
-from ...launch.queue import Queue
+from ...launch.queue import Argument, Queue, argument
 from ...layouts import Plain
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
@@ -29,9 +29,23 @@ from .float_scales import grid_of, quantize_to_float_scales
     `rocdl.waves_per_eu`=SIMDLength(1),
 )
 def quantize_rows[
-    format: Format, dtype: DType, rounding: Rounding
-](x: Input[dtype], codes: Output[DType.uint8], scales: Output[DType.uint8], m: Int32, k: Int32,):
-    """Quantizes [M, K] contiguous floats along K: plain codes and scales."""
+    format: Format, dtype: DType, rounding: Rounding, is_padded: Bool = False
+](
+    x: Input[dtype],
+    codes: Output[DType.uint8],
+    scales: Output[DType.uint8],
+    m: Int32,
+    k: Int32,
+    row_blocks: Argument[Int32, is_padded],
+):
+    """Quantizes [M, K] contiguous floats along K: plain codes and scales.
+
+    Parameters:
+        format: What they are encoded in.
+        dtype: Type of the floats.
+        rounding: The scale rule.
+        is_padded: Whether encoded rows have `row_blocks` blocks, zeros at their end.
+    """
     comptime Quantizer = GroupQuantizer[format, dtype, rounding, Plain]
     var lane = Int32(thread_idx.x) % LANES
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
@@ -42,7 +56,10 @@ def quantize_rows[
     var source = Quantizer.Source(x, m, k, pair * QUANTIZED_ROWS)
     source.settle(lane)
     source.settle_block(lane)
-    var rows = Quantizer.Rows.at(codes, scales, m, quotient[BLOCK](k))
+    var k_blocks = quotient[BLOCK](k)
+    comptime if is_padded:
+        k_blocks = rebind[Int32](row_blocks)
+    var rows = Quantizer.Rows.at(codes, scales, m, k_blocks)
     var own_lds = lds.unsafe_offset(Int(wave) * Quantizer.LDS_BYTES)
     var quantizer = Quantizer(source, rows, own_lds, pair, lane)
     quantizer.fetch(group)
@@ -97,16 +114,25 @@ struct QuantizeKernel[format: Format, dtype: DType, rounding: Rounding]:
                 Int32(k),
             )
         else:
-            comptime kernel = quantize_rows[Self.format, Self.dtype, Self.rounding]
-            queue.launch[kernel](
-                Grid(
-                    ceildiv(k // BLOCK, QUANTIZE_WAVES * GROUP_BLOCKS),
-                    ceildiv(rows, QUANTIZED_ROWS),
-                    threads=QUANTIZE_WAVES * LANES,
-                ),
-                input[Self.dtype](x),
-                output[DType.uint8](codes),
-                output[DType.uint8](scales),
-                Int32(rows),
-                Int32(k),
-            )
+            Self.launch_blocks[False](x, codes, scales, rows, k, k // BLOCK, queue)
+
+    @staticmethod
+    def launch_blocks[
+        is_padded: Bool
+    ](
+        x: Int, codes: Int, scales: Int, rows: Int, k: Int, row_blocks: Int, mut queue: Some[Queue]
+    ) raises:
+        """Launches for scales that are bytes, and encoded rows of some blocks."""
+        queue.launch[quantize_rows[Self.format, Self.dtype, Self.rounding, is_padded]](
+            Grid(
+                ceildiv(row_blocks, QUANTIZE_WAVES * GROUP_BLOCKS),
+                ceildiv(rows, QUANTIZED_ROWS),
+                threads=QUANTIZE_WAVES * LANES,
+            ),
+            input[Self.dtype](x),
+            output[DType.uint8](codes),
+            output[DType.uint8](scales),
+            Int32(rows),
+            Int32(k),
+            argument[is_padded](Int32(row_blocks)),
+        )

@@ -1,0 +1,1 @@
+"""From sums to memory: scales of rows, bias, gate, rounding, store."""

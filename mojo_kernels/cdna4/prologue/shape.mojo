@@ -1,0 +1,60 @@
+"""What workgroups that share rows prepare: its parts, and where it lies in the workspace.
+
+    counters    128 bytes for a tile of rows: next parts of pair p at 4 * p, finished parts at 64
+    scales      preshuffled
+    codes       [M, K / 2], if activations come as floats
+"""
+
+from std.math import align_up
+
+from ...layouts import PreshuffledCdna4
+from ...numbers.formats import Format
+from ...numbers.scales import Scale
+from ..chip import BLOCK, GROUP_BLOCKS, PAIR, TILE
+from ..types import KEPT
+
+comptime CREW_BYTES = 128
+"""Bytes of the counters of a tile of rows."""
+comptime PART_GROUPS = 8
+"""Groups of scales that a wave reorders at once."""
+comptime PART_BLOCKS = PART_GROUPS * GROUP_BLOCKS
+"""Blocks of these."""
+comptime SCALE_GROUP_BYTES = PAIR * TILE * GROUP_BLOCKS
+"""Bytes of the scales of two tiles of rows in a stage."""
+comptime SCALE_GROUP_ROWS = PAIR * TILE
+"""Rows whose scales share words."""
+
+
+@fieldwise_init
+struct CrewMemory(TrivialRegisterPassable):
+    """Where the parts of a workspace begin."""
+
+    comptime ALIGNMENT = 256
+    """What scales and codes are aligned to, at least a line of memory."""
+
+    var counter_bytes: Int
+    """Bytes that are zero before and after a launch; scales follow."""
+    var codes: Int
+    """Where codes begin, and where the workspace ends without them."""
+    var num_bytes: Int
+    """Bytes of a workspace with codes."""
+
+    @staticmethod
+    @always_inline
+    def of(format: Format, crews: Int, rows: Int, k: Int) -> Self:
+        """Returns the workspace of a launch for activations [rows, k], encoded in a format."""
+        comptime ROWS = PreshuffledCdna4.SCALE_ROW_MULTIPLE
+        comptime BLOCKS = PreshuffledCdna4.SCALE_K_MULTIPLE
+        var k_blocks = k // BLOCK
+        var counter_bytes = align_up(crews * CREW_BYTES, Self.ALIGNMENT)
+        var scale_bytes = align_up(rows, ROWS) * align_up(k_blocks, BLOCKS)
+        var codes = counter_bytes + align_up(scale_bytes, Self.ALIGNMENT)
+        return Self(counter_bytes, codes, codes + rows * format.packed_bytes(k))
+
+
+def is_prepared(format: Format) -> Bool:
+    """Says whether activations are prepared: floats that are kept come as they are multiplied.
+
+    So do codes with float scales.
+    """
+    return format != KEPT and format.scale == Scale.E8M0
