@@ -16,7 +16,7 @@ from products import CODES, FLOATS, Product
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, Listed, Visitor
 from mojo_kernels.cdna4.chip import CUS, TILE
-from mojo_kernels.cdna4.decode.shape import DecodeShape
+from mojo_kernels.cdna4.schedules.streaming.shape import DecodeShape
 from mojo_kernels.cdna4.host.table import CHOICES
 from mojo_kernels.cdna4.host.plan import Family, Plan
 from mojo_kernels.cdna4.types import ProductTypes

@@ -1,10 +1,10 @@
 """The kernel of a plan, for bfloat16 and for codes."""
 
 from mojo_kernels.cdna4.catalogue import Listed
-from mojo_kernels.cdna4.decode.kernel import DecodeKernel
+from mojo_kernels.cdna4.schedules.streaming.kernel import DecodeKernel
 from mojo_kernels.cdna4.host.plan import Family, Plan
-from mojo_kernels.cdna4.middle.kernel import MiddleKernel
-from mojo_kernels.cdna4.prefill.kernel import PrefillKernel
+from mojo_kernels.cdna4.schedules.interleaved.kernel import MiddleKernel
+from mojo_kernels.cdna4.schedules.ping_pong.kernel import PrefillKernel
 from mojo_kernels.cdna4.types import Formats, ProductTypes
 from mojo_kernels.launch.queue import Queue
 from mojo_kernels.numbers.formats import Format

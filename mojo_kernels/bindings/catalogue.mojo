@@ -13,8 +13,8 @@ from std.python.bindings import PythonModuleBuilder
 
 from ..cdna4.catalogue import Catalogue, Question, Texts
 from ..cdna4.chip import BLOCK
-from ..cdna4.prefill.crew import Crew
-from ..cdna4.prefill.shape import STAGE_BLOCKS
+from ..cdna4.prologue.cooperative import Crew
+from ..cdna4.schedules.ping_pong.shape import STAGE_BLOCKS
 from ..cdna4.prologue.shape import CREW_BYTES, PART_BLOCKS, SCALE_GROUP_ROWS
 from ..cdna4.types import ADDRESSES
 

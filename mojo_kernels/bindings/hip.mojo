@@ -25,7 +25,7 @@ from mojo_kernels.bindings.protocol import (
     read_relayout,
     unknown,
 )
-from mojo_kernels.cdna4.quantize.kernel import QuantizeKernel, quantizes_to
+from mojo_kernels.cdna4.prepare.quantize import QuantizeKernel, quantizes_to
 from mojo_kernels.launch.hip_queue import Hip, HipDevice, HipQueue
 from mojo_kernels.launch.queue import device_pointer
 from mojo_kernels.numbers.floats import FLOAT_TYPES

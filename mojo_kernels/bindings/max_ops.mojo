@@ -29,7 +29,7 @@ from ..backend import has_hopper, is_nvidia
 from ..cdna4 import dispatch as cdna4
 from ..cdna4.host.choices import choose
 from ..cdna4.host.table import KnownWeights
-from ..cdna4.quantize.kernel import QuantizeKernel
+from ..cdna4.prepare.quantize import QuantizeKernel
 from ..cdna4.types import ProductTypes, has_kernels, unsupported
 from ..cpu import dispatch as cpu
 from ..cpu.max_runtime import RuntimeTeam

@@ -11,7 +11,7 @@ from ..launch.queue import Queue
 from ..launch.recorder import Recorder
 from ..numbers.formats import Format, K_MULTIPLE
 from ..numbers.rounding import Rounding
-from .quantize.kernel import QuantizeKernel
+from .prepare.quantize import QuantizeKernel
 from .types import A, CODES, ProductTypes, SCALES, WORKSPACE
 
 

@@ -7,10 +7,10 @@ own `launch` knows the rest. MAX ops and the HIP modules go through `launch` bel
 from ..launch.queue import Queue
 from ..problem import Left, Problem
 from .chip import MAX_TENSOR_BYTES, TILE
-from .decode.kernel import DecodeKernel
-from .middle.kernel import MiddleKernel
-from .prefill.kernel import PrefillKernel
-from .quantize.kernel import QuantizeKernel
+from .schedules.streaming.kernel import DecodeKernel
+from .schedules.interleaved.kernel import MiddleKernel
+from .schedules.ping_pong.kernel import PrefillKernel
+from .prepare.quantize import QuantizeKernel
 from .types import ProductTypes, float_bytes
 from .host.plan import Family
 from .host.table import ANY, CHOICES, Chosen, KnownWeights, quantized_workspace

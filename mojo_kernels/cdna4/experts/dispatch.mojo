@@ -31,7 +31,7 @@ from ...numbers.rounding import Rounding
 from ...problem import Left
 from ..arguments import Arguments, GroupedRows, Grouping, OrderedRows, most_tiles
 from ..chip import MAX_TENSOR_BYTES, TILE, WORD_BYTES
-from ..decode.kernel import launch_streaming
+from ..schedules.streaming.kernel import launch_streaming
 from ..host.experts import (
     DECODE_CUTS,
     LayerCuts,
@@ -43,11 +43,11 @@ from ..host.experts import (
     has_cut,
 )
 from ..host.plan import has_room
-from ..middle.kernel import launch_interleaved
-from ..prefill.kernel import launch_ping_pong
-from ..quantize.kernel import QuantizeKernel
+from ..schedules.interleaved.kernel import launch_interleaved
+from ..schedules.ping_pong.kernel import launch_ping_pong
+from ..prepare.quantize import QuantizeKernel
 from ..types import ProductTypes, float_bytes, has_expert_kernels, unsupported
-from .prefill import launch_order
+from ..prepare.order import launch_order
 from .routing import route
 from .shape import M_TILES, code_bytes, encoded_blocks, decode_grid, middle_grid, prefill_grid
 from .slots import launch_gates, launch_sums

@@ -27,9 +27,9 @@ from ..chip import (
     TILE,
     WORD_BYTES,
 )
-from ..decode.shape import DecodeShape
-from ..middle.shape import MiddleShape, STAGE_BLOCKS, STAGE_K
-from ..prefill.shape import COLUMNS, THREADS, rows_of
+from ..schedules.streaming.shape import DecodeShape
+from ..schedules.interleaved.shape import MiddleShape, STAGE_BLOCKS, STAGE_K
+from ..schedules.ping_pong.shape import COLUMNS, THREADS, rows_of
 from ..prologue.shape import PART_BLOCKS
 from ...launch.grid import Grid
 

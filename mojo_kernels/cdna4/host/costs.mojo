@@ -17,9 +17,9 @@ from std.math import ceildiv
 
 from ...numbers.formats import Format
 from ..chip import BLOCK, CUS, GROUP_TILES, PAIR, TILE, TILE_BLOCKS, TILE_K
-from ..decode.shape import DecodeShape
-from ..middle.shape import MiddleShape, WAVES
-from ..prefill.shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_M, rows_of, tile_cycles
+from ..schedules.streaming.shape import DecodeShape
+from ..schedules.interleaved.shape import MiddleShape, WAVES
+from ..schedules.ping_pong.shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_M, rows_of, tile_cycles
 from ..types import Formats, ProductTypes, float_bytes
 from .plan import Family, Plan
 

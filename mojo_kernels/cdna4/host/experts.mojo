@@ -14,7 +14,7 @@ from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import ANY
 from ..chip import CUS, TILE, WORD_BYTES
-from ..decode.shape import DecodeShape
+from ..schedules.streaming.shape import DecodeShape
 from ..arguments import OrderedRows
 from ..experts.shape import (
     code_bytes,
@@ -24,7 +24,7 @@ from ..experts.shape import (
     scale_bytes,
     stores_codes,
 )
-from ..middle.shape import MiddleShape, slices_of
+from ..schedules.interleaved.shape import MiddleShape, slices_of
 from ..types import Formats, ProductTypes, float_bytes
 from .plan import has_room
 

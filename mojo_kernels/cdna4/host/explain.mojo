@@ -21,8 +21,8 @@ from ..experts.shape import (
     route_grid,
     slots_grid,
 )
-from ..middle.shape import STAGE_K
-from ..prefill.shape import COLUMNS
+from ..schedules.interleaved.shape import STAGE_K
+from ..schedules.ping_pong.shape import COLUMNS
 from ..prologue.shape import PART_BLOCKS
 from ..types import Formats, ProductTypes, has_expert_kernels, has_kernels, unsupported
 from .choices import cut_of_experts, row_of, workspace_of

@@ -9,9 +9,9 @@
 from ...launch.grid import Grid, Workspace
 from ...numbers.formats import Format
 from ..chip import LDS_BYTES, TILE, TILE_BLOCKS, TILE_K
-from ..decode.shape import DecodeLds, DecodeShape
-from ..middle.shape import MiddleShape, slices_of
-from ..prefill.shape import COLUMNS, STAGE_BLOCKS, grid_of, has_tile, rows_of, workspace_of
+from ..schedules.streaming.shape import DecodeLds, DecodeShape
+from ..schedules.interleaved.shape import MiddleShape, slices_of
+from ..schedules.ping_pong.shape import COLUMNS, STAGE_BLOCKS, grid_of, has_tile, rows_of, workspace_of
 from ..types import Formats, ProductTypes, float_bytes
 
 

@@ -20,8 +20,8 @@ from std.utils.numerics import max_finite
 from ...launch.grid import CLEARED_BYTES, Workspace
 from ...numbers.formats import Format
 from ..chip import CUS, MAX_ROWS
-from ..decode.shape import DecodeShape
-from ..middle.shape import MiddleShape, WAVES, slices_of
+from ..schedules.streaming.shape import DecodeShape
+from ..schedules.interleaved.shape import MiddleShape, WAVES, slices_of
 from ..prologue.shape import CREW_BYTES
 from ..types import Formats, ProductTypes
 from .plan import Family, Plan

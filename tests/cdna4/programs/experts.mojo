@@ -16,7 +16,7 @@ from std.python.bindings import PythonModuleBuilder
 from mojo_kernels.bindings.protocol import Arguments
 from mojo_kernels.cdna4.experts.dispatch import multiply_experts, multiply_grouped, workspace_of
 from mojo_kernels.cdna4.host.experts import LayerCuts, LayerTypes
-from mojo_kernels.cdna4.operands.target import NO_BIAS
+from mojo_kernels.cdna4.epilogue.target import NO_BIAS
 from mojo_kernels.cdna4.types import Formats, KEPT, ProductTypes, name_of
 from mojo_kernels.experts import Experts, ExpertsProblem, GroupedProblem, Routing
 from mojo_kernels.launch.assembler import Assembler

@@ -14,7 +14,7 @@ from named_prefill import show_matmul as show_prefill
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, ListedQuantizer, Visitor
-from mojo_kernels.cdna4.operands.target import NO_BIAS
+from mojo_kernels.cdna4.epilogue.target import NO_BIAS
 from mojo_kernels.cdna4.types import Formats, name_of
 from mojo_kernels.numbers.formats import FORMATS, Format
 from mojo_kernels.numbers.rounding import Rounding

@@ -10,9 +10,9 @@ from std.python import PythonObject
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, ListedProduct, Visitor
-from mojo_kernels.cdna4.middle.kernel import MiddleKernel
-from mojo_kernels.cdna4.middle.shape import MiddleShape
-from mojo_kernels.cdna4.operands.target import NO_BIAS
+from mojo_kernels.cdna4.schedules.interleaved.kernel import MiddleKernel
+from mojo_kernels.cdna4.schedules.interleaved.shape import MiddleShape
+from mojo_kernels.cdna4.epilogue.target import NO_BIAS
 from mojo_kernels.cdna4.types import Formats, ProductTypes
 from mojo_kernels.numbers.rounding import Rounding
 

@@ -8,9 +8,9 @@ input and no rounding.
 """
 
 from mojo_kernels.cdna4.catalogue import ListedProduct, Visitor
-from mojo_kernels.cdna4.decode.kernel import DecodeKernel
-from mojo_kernels.cdna4.decode.shape import DecodeShape
-from mojo_kernels.cdna4.operands.target import NO_BIAS
+from mojo_kernels.cdna4.schedules.streaming.kernel import DecodeKernel
+from mojo_kernels.cdna4.schedules.streaming.shape import DecodeShape
+from mojo_kernels.cdna4.epilogue.target import NO_BIAS
 from mojo_kernels.cdna4.types import Formats, ProductTypes
 from mojo_kernels.numbers.rounding import Rounding
 

@@ -7,7 +7,7 @@ from named_prefill import BF16, F16, F32, show_linear, show_matmul
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, Visitor
-from mojo_kernels.cdna4.operands.target import NO_BIAS
+from mojo_kernels.cdna4.epilogue.target import NO_BIAS
 
 
 struct PrefillTypes(Catalogue):

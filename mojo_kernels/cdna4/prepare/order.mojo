@@ -1,0 +1,100 @@
+"""Encoded rows, ordered by tiles of groups for the ping-pong kernel, once for both operands of LDS.
+
+    quantize_rows    rows of floats -> plain codes and scales
+    order_rows       tiles of groups, their rows, and scales in words that feed four tiles
+
+Rows of codes are gathered, or lie one behind another. Scales lie by tiles: tile t of all groups
+(groups.mojo) has rows 256 * t .. of the layout `preshuffled_cdna4`, of which as many are used as
+the tile has. The first product of a layer stores those of its hidden numbers in that order.
+"""
+
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
+from std.sys.intrinsics import readfirstlane
+from std.utils import StaticTuple
+
+from ...launch.queue import Queue
+from ...numbers.formats import Format
+from ..arguments import GroupedRows, OrderedRows, RECORD
+from ..chip import LANES, LANE_BYTES
+from ..instructions.lds import allocate_lds
+from ..operands.memory import Input, Output, input, listed_row, output, quotient
+from ..prologue.works import ReorderedScales
+from ..schedules.ping_pong.shape import THREADS, WAVES
+from ..prologue.shape import SCALE_GROUP_ROWS
+from ..schedules.groups import GroupSizes, GroupTiles
+from ..experts.shape import ROWS, encoded_blocks, order_grid
+
+
+@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
+def order_rows[
+    format: Format, are_gathered: Bool
+](
+    sizes: Input[DType.int32],
+    groups: Int32,
+    m: Int32,
+    encoded: Input[DType.uint8],
+    num_encoded: Int32,
+    k_blocks: Int32,
+    list: Input[DType.int32],
+    tiles: Output[DType.int32],
+    rows: Output[DType.int32],
+    scales: Output[DType.uint8],
+):
+    """Stores what tile `x` of all groups is and which rows it has, and orders their scales.
+
+    Of scales those of 64 blocks, from 64 * `y` on.
+
+    Parameters:
+        format: What rows are encoded in.
+        are_gathered: Whether row r is that of a token in a list.
+    """
+    comptime Scales = ReorderedScales[False]
+    comptime CODE_BYTES = LANE_BYTES[format]
+    var lane = Int32(thread_idx.x) % LANES
+    var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
+    var index = Int32(block_idx.x)
+    var all = GroupTiles[ROWS].of(GroupSizes.load(sizes, groups, m, lane), lane)
+    if index == 0 and Int32(thread_idx.x) == 0:
+        tiles[unsafe_offset=0] = all.count
+    if index >= all.count:
+        return
+    var tile = all.tile(index, lane)
+    if Int32(thread_idx.x) == 0:
+        var record = tiles.unsafe_offset(Int(index + 1) * RECORD)
+        record[unsafe_offset=0] = tile.expert
+        record[unsafe_offset=1] = tile.first_row
+        record[unsafe_offset=2] = tile.end_row
+    var in_tile = wave * Int32(SCALE_GROUP_ROWS) + lane % Int32(SCALE_GROUP_ROWS)
+    var row = tile.first_row + in_tile
+    comptime if are_gathered:
+        row = listed_row(list, row, tile.end_row)
+        rows[unsafe_offset=Int(index) * ROWS + Int(in_tile)] = row
+    if tile.first_row + wave * Int32(SCALE_GROUP_ROWS) >= tile.end_row:
+        return
+    var lds = allocate_lds[WAVES * Scales.LDS_BYTES]()
+    var own_lds = lds.unsafe_offset(Int(wave) * Scales.LDS_BYTES)
+    var plain = encoded.unsafe_offset(Int(num_encoded) * Int(k_blocks) * CODE_BYTES)
+    var own_place = (Int(index) * ROWS + Int(wave) * SCALE_GROUP_ROWS) * Int(k_blocks)
+    var own = scales.unsafe_offset(own_place)
+    var work = Scales.of(plain, own, own, num_encoded, k_blocks, 0, own_lds, lane)
+    work.start_from(row, Int32(block_idx.y))
+    work.complete[0](Int32(block_idx.y))
+
+
+def launch_order[
+    format: Format, are_gathered: Bool
+](of: GroupedRows, ordered: OrderedRows, groups: Int, k: Int, mut queue: Some[Queue]) raises:
+    """Launches the ordering of encoded rows of k numbers."""
+    queue.launch[order_rows[format, are_gathered]](
+        order_grid(of.m, groups, k),
+        input[DType.int32](of.sizes),
+        Int32(groups),
+        Int32(of.m),
+        input[DType.uint8](of.a),
+        Int32(of.count),
+        Int32(encoded_blocks(k)),
+        input[DType.int32](of.list),
+        output[DType.int32](ordered.tiles),
+        output[DType.int32](ordered.rows),
+        output[DType.uint8](ordered.scales),
+    )

@@ -1,0 +1,208 @@
+"""How a workgroup of a middle kernel cuts its work, and where things lie in its LDS.
+
+Four waves, one a SIMD, have all rows of the workgroup's tile of C and a quarter of its
+columns each. K goes by in stages: 256 of four-bit codes, 128 of eight-bit ones. In LDS, for rows
+of 128 bytes:
+
+    codes     a stage of activations, `depth` of them in a ring
+    scales    of 4096 along K, and of the next 4096; none of rows
+
+Rows of scales may begin within a line of memory. Where LDS has room, whole lines are in it,
+no line is loaded twice then:
+
+    scales    the line of a stage, that of the next stage for some rows, and two more
+
+Where K ends within a stage, rows of scales may begin at any byte. They are in LDS as they are
+in memory then, one behind another, all of them: K is at most 8192.
+"""
+
+from std.math import ceildiv
+
+from ....launch.grid import Grid, Workspace
+from ....numbers.formats import Format
+from ....schedule.xcd import XcdBands
+from ...chip import (
+    BLOCK,
+    CUS,
+    GROUP_BLOCKS,
+    GROUP_TILES,
+    LANES,
+    LDS_BYTES,
+    PIECE_BYTES,
+    TILE,
+    TILE_BLOCKS,
+    TILE_K,
+)
+from ..streaming.shape import DecodeShape, count_behind
+
+comptime WAVES = 4
+"""Waves of a workgroup, each with columns of its own, unless there are two a SIMD."""
+comptime THREADS = WAVES * LANES
+"""Threads of so many."""
+comptime STAGE_BLOCKS = GROUP_BLOCKS
+"""Blocks along K of a stage of four-bit codes."""
+comptime STAGE_K = STAGE_BLOCKS * BLOCK
+"""Elements along K of a stage of four-bit codes."""
+comptime ROW_PIECES = 8
+"""Pieces of a row in LDS: codes of as many blocks, or scales of 16 times as many."""
+comptime ROW_BYTES = ROW_PIECES * PIECE_BYTES
+"""Bytes of such a row."""
+comptime LOAD_ROWS = LANES // ROW_PIECES
+"""Rows that a wave loads at once."""
+comptime CHUNK_K = ROW_BYTES * BLOCK
+"""Elements along K of which a row of scales has the scales: bytes of 32, or floats of 128."""
+comptime LOAD_BYTES = LANES * PIECE_BYTES
+"""Bytes of such a load."""
+comptime LINES = 4
+"""Lines of scales of a row in LDS: three are in use."""
+comptime MOST_TAILED_K = 2 * CHUNK_K
+"""The largest K that may end within a stage: LDS has room for the scales."""
+
+
+def slices_of(left: Format) -> Int:
+    """Returns the tiles along K of a stage: those of which a row of LDS has the codes."""
+    return ROW_BYTES // (TILE_BLOCKS * left.packed_bytes(BLOCK))
+
+
+struct MiddleShape(Equatable, TrivialRegisterPassable):
+    """How a workgroup cuts its work."""
+
+    var m_tiles: Int
+    """Tiles of 16 rows: an even number."""
+    var n_tiles: Int
+    """Tiles of 16 columns of a wave."""
+    var depth: Int
+    """Stages of activations in LDS, and of weights in registers."""
+    var splits: Int
+    """Workgroups that share a tile of C, each with a part of K."""
+    var slices: Int
+    """Tiles along K of a stage: `slices_of` the activations."""
+    var waves: Int
+    """Waves: one a SIMD or two."""
+
+    def __init__(
+        out self,
+        m_tiles: Int,
+        n_tiles: Int,
+        depth: Int,
+        splits: Int,
+        slices: Int = GROUP_TILES,
+        waves: Int = WAVES,
+    ):
+        """Describes a cut; unless told otherwise, of four-bit codes."""
+        self.m_tiles = m_tiles
+        self.n_tiles = n_tiles
+        self.depth = depth
+        self.splits = splits
+        self.slices = slices
+        self.waves = waves
+
+    def name(self) -> String:
+        """Returns middle<rows>x<columns>, and s<splits> if there are several."""
+        var splits = String("s", self.splits) if self.splits > 1 else ""
+        return String("middle", self.rows(), "x", self.columns(), splits)
+
+    @staticmethod
+    def named(name: String, *, slices: Int = GROUP_TILES) -> Self:
+        """Returns the cut of a name, with d<stages>, and w<waves> if they are not usual, behind."""
+        comptime FAMILY = "middle"
+        var begin = FAMILY.byte_length()
+        var waves = count_behind("w", name, begin=begin, otherwise=WAVES)
+        return Self(
+            count_behind(FAMILY, name) // TILE,
+            count_behind("x", name, begin=begin) // (waves * TILE),
+            count_behind("d", name, begin=begin),
+            count_behind("s", name, begin=begin),
+            slices,
+            waves,
+        )
+
+    def stage_k(self) -> Int:
+        """Returns the elements along K of a stage."""
+        return self.slices * TILE_K
+
+    def chunk_stages(self) -> Int:
+        """Returns the stages of which a row of scales has the scales."""
+        return CHUNK_K // self.stage_k()
+
+    def rows(self) -> Int:
+        """Returns the rows of C of a workgroup."""
+        return self.m_tiles * TILE
+
+    def columns(self) -> Int:
+        """Returns the columns of C of a workgroup."""
+        return self.waves * self.n_tiles * TILE
+
+    def threads(self) -> Int:
+        """Returns the threads of a workgroup."""
+        return self.waves * LANES
+
+    def waves_per_simd(self) -> Int:
+        """Returns how many waves that go from tile to tile may share a SIMD: two, if each does
+        with half of its registers."""
+        comptime REGISTERS, OTHERS, WORDS = 256, 100, 4
+        var weights = self.depth * self.slices * self.n_tiles * WORDS
+        return 2 if self.m_tiles * self.n_tiles * WORDS + weights + OTHERS <= REGISTERS else 1
+
+    def workgroups(self) -> Int:
+        """Returns how many workgroups the chip has room for."""
+        return CUS * max(min(self.waves_per_simd(), LDS_BYTES // self.lds_bytes()), 1)
+
+    def rounds(self) -> Int:
+        """Returns the loads with which each wave gets its share of the rows."""
+        return self.rows() // (self.waves * LOAD_ROWS)
+
+    def ring_bytes(self) -> Int:
+        """Returns the bytes of LDS of a stage of activations, and of a chunk of scales."""
+        return self.rows() * ROW_BYTES
+
+    def scale_place(self) -> Int:
+        """Returns where scales begin."""
+        return self.depth * self.ring_bytes()
+
+    def lds_bytes(self, chunks: Int = 2) -> Int:
+        """Returns all bytes of LDS with so many chunks of scales."""
+        return self.scale_place() + chunks * self.ring_bytes()
+
+    def has_scale_lines(self) -> Bool:
+        """Says whether scales come in whole lines: whatever the tile, rows begin alike in them."""
+        return self.slices == GROUP_TILES and self.lds_bytes(LINES) <= LDS_BYTES
+
+    def stages(self, k: Int) -> Int:
+        """Returns the stages of a workgroup."""
+        return ceildiv(ceildiv(k, self.stage_k()), self.splits)
+
+    def has_tail(self, k: Int) -> Bool:
+        """Says whether K ends within a stage."""
+        return k % self.stage_k() != 0
+
+    def supports(self, k: Int) -> Bool:
+        """Says whether there is a kernel for that K: each workgroup has some of it."""
+        if self.has_tail(k) and (self.slices != GROUP_TILES or k > MOST_TAILED_K):
+            return False
+        return (self.splits - 1) * self.stages(k) < ceildiv(k, self.stage_k())
+
+    def tiles_of_c(self, m: Int, n: Int) -> XcdBands:
+        """Returns the tiles of C that workgroups compute."""
+        return XcdBands(ceildiv(m, self.rows()), ceildiv(n, self.columns()))
+
+    def grid(self, m: Int, n: Int) -> Grid:
+        """Returns the grid of a launch."""
+        return Grid(self.tiles_of_c(m, n).num_workgroups(), 1, self.splits, threads=self.threads())
+
+    def handover(self) -> DecodeShape:
+        """Returns the same tile of C as a cut of waves that share its columns and split K."""
+        return DecodeShape(
+            self.m_tiles,
+            self.waves * self.n_tiles,
+            self.slices,
+            self.waves,
+            self.depth,
+            False,
+            self.splits,
+            sharers=self.waves,
+        )
+
+    def workspace(self, m: Int, n: Int) -> Workspace:
+        """Returns the memory in which workgroups with parts of K add up."""
+        return self.handover().workspace(m, n)

@@ -1,0 +1,471 @@
+"""A wave's way along K in a prefill kernel: the operations of its schedule, and the sums.
+
+`PrefillWalk.ORDER` is the schedule (order.mojo); `perform` says what an
+operation means for what the workgroup shares in LDS (stages.mojo):
+
+    fetched     places of activations, weights and scales that go from memory to LDS next
+    used        places whose fragments are read next
+    sums        8 x 4 or 4 x 4 tiles of C
+"""
+
+from max.gpu.sync import (
+    AMDScheduleBarrierMask,
+    s_waitcnt,
+    schedule_barrier,
+    schedule_group_barrier,
+)
+from pipeline.types import OpDesc
+from std.memory import bitcast
+from std.sys.intrinsics import readfirstlane
+
+from ....numbers.formats import Format
+from ....tiles import in_registers
+from ...chip import MAX_COUNT, PAIR, SUMS
+from ...instructions.lds import Lds
+from ...instructions.matrix import (
+    BlockCodes,
+    CODE_WORDS,
+    CodeTile,
+    PIECES,
+    SumTile,
+    Sums,
+    WordTile,
+    decoded_block,
+    multiply_codes,
+    multiply_floats,
+    multiply_tiles,
+    set_priority,
+)
+from ...instructions.vector import zeros_of_a_branch
+from ...instructions.wave import meet_waves
+from ...operands.memory import quotient, remainder
+from ...types import Formats, KEPT
+from .codes import SharedCodes
+from .columns import SharedColumns, settled
+from .order import PingPong, PingPongOps
+from .shape import (
+    A_SCALE_BYTES,
+    COLUMNS,
+    N_TILES,
+    PrefillTile,
+    SCALE_BYTES,
+    SCALE_DEPTH,
+)
+from .shared import SharedOperand, SharedRightSide
+from .stages import Reader, Ring, SLICES, SharedScales, SharedWeights
+
+
+struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
+    """A wave's way along K: its fragments, and the sums.
+
+    Parameters:
+        formats: What is multiplied.
+        m_tiles: Tiles of rows of a wave.
+        k_tail: Whether K may end within a stage.
+    """
+
+    comptime Tile = PrefillTile[Self.formats, Self.m_tiles]
+    """The workgroup's tile of C."""
+    comptime IS_KEPT = Self.formats.left == KEPT
+    """Whether activations stay floats, and weights are decoded to such."""
+    comptime APlace = Ring[Self.Tile.A_BYTES, Self.Tile.DEPTH]
+    """A place of activations in LDS."""
+    comptime BPlace = Ring[Self.Tile.B_BYTES, Self.Tile.DEPTH]
+    """A place of weights."""
+    comptime ScalePlace = Ring[SCALE_BYTES, SCALE_DEPTH]
+    """A place of scales of both."""
+    comptime PHASE_SLICES = Self.Tile.PHASE_SLICES
+    comptime Weights: SharedRightSide = SharedColumns[
+        Self.Fragments.B_LINE_PIECES, 1, Self.Tile.PARTS
+    ] if Self.formats.are_columns else SharedWeights[
+        Self.formats.right, Self.PHASE_SLICES, Self.Tile.PARTS, Self.k_tail
+    ]
+    """The workgroup's weights."""
+    comptime Codes: SharedOperand = SharedColumns[
+        Self.Fragments.A_LINE_PIECES, Self.Tile.PARTS, Self.Tile.PARTS
+    ] if Self.formats.are_columns else SharedCodes[Self.formats, Self.m_tiles, Self.k_tail]
+    """The codes of the workgroup's activations."""
+    comptime Scales = SharedScales[Self.formats.left, Self.Tile.ROWS, Self.k_tail]
+    comptime WeightScales = SharedScales[Self.formats.right, COLUMNS, Self.k_tail]
+    comptime Fragments = Reader[Self.formats, Self.m_tiles]
+    """How a wave reads what is shared."""
+    comptime HAS_BYTES = Self.Fragments.HAS_BYTES
+    """Whether scales are bytes, four to a word."""
+    comptime HAS_SCALES = Self.WeightScales.LOADS > 0
+    """Whether there are scales in the loop."""
+    comptime ORDER = PingPong(
+        phase_slices=Self.PHASE_SLICES,
+        parts=Self.Tile.PARTS,
+        place_slices=Self.Tile.PLACE_SLICES,
+        fetches=Self.Tile.FETCHES,
+        of_a=Self.Codes.LOADS,
+        of_b=Self.Weights.LOADS,
+        of_a_scales=0 if Self.IS_KEPT else Self.Scales.LOADS,
+        of_b_scales=Self.WeightScales.LOADS,
+        decodes=Self.IS_KEPT,
+    )
+    """The order of the work."""
+
+    var codes: Self.Codes
+    """Codes of activations."""
+    var a_scale_source: Self.Scales
+    var b_scale_source: Self.WeightScales
+    """Scales of weights."""
+    var weights: Self.Weights
+    var reader: Self.Fragments
+    """Where the wave reads."""
+    var lds: Lds
+    """The workgroup's LDS."""
+    var fetched_a: Self.APlace
+    """The activations that are fetched next."""
+    var used_a: Self.APlace
+    """The activations that are read next."""
+    var fetched_b: Self.BPlace
+    """The weights that are fetched next."""
+    var used_b: Self.BPlace
+    """The weights that are read next."""
+    var fetched_scales: Self.ScalePlace
+    """The scales that are fetched next."""
+    var used_scales: Self.ScalePlace
+    """The scales that are read next."""
+    var a: CodeTile[Self.formats.left, Self.PHASE_SLICES, Self.Tile.PART_TILES]
+    """Fragments of activations."""
+    var b: CodeTile[Self.formats.right, Self.PHASE_SLICES, N_TILES]
+    """Fragments of weights."""
+    var decoded: CodeTile[KEPT, N_TILES]
+    """The same decoded, for floats that are kept."""
+    var a_scales: WordTile[Self.Fragments.A_WORDS]
+    """Scales of activations: of a stage, or floats of what is multiplied next."""
+    var b_scales: WordTile[Self.Fragments.B_WORDS]
+    """Scales of weights, likewise."""
+    var sums: SumTile[Self.m_tiles, N_TILES]
+    """C."""
+
+    @always_inline
+    def __init__(
+        out self,
+        codes: Self.Codes,
+        a_scales: Self.Scales,
+        b_scales: Self.WeightScales,
+        weights: Self.Weights,
+        reader: Self.Fragments,
+        lds: Lds,
+    ):
+        """Finds this thread's part of the work."""
+        self.codes = codes
+        self.a_scale_source = a_scales
+        self.b_scale_source = b_scales
+        self.weights = weights
+        self.reader = reader
+        self.lds = lds
+        self.fetched_a = Self.APlace.before_first()
+        self.used_a = self.fetched_a.next()
+        self.fetched_b = Self.BPlace.before_first(0)
+        self.used_b = self.fetched_b.next()
+        self.fetched_scales = Self.ScalePlace.before_first()
+        self.used_scales = self.fetched_scales.next()
+        comptime A_WORDS = CODE_WORDS[Self.formats.left]
+        comptime B_WORDS = CODE_WORDS[Self.formats.right]
+        self.a = in_registers[DType.uint32, A_WORDS, Self.PHASE_SLICES, Self.Tile.PART_TILES]()
+        self.b = in_registers[DType.uint32, B_WORDS, Self.PHASE_SLICES, N_TILES]()
+        self.decoded = in_registers[DType.uint32, CODE_WORDS[KEPT], N_TILES]()
+        self.a_scales = in_registers[DType.uint32, 1, Self.Fragments.A_WORDS]()
+        self.b_scales = in_registers[DType.uint32, 1, Self.Fragments.B_WORDS]()
+        self.sums = in_registers[DType.float32, SUMS, Self.m_tiles, N_TILES]()
+
+    @always_inline
+    def scales_of(self, place: Self.ScalePlace) -> Lds:
+        """Returns where the scales of a stage begin."""
+        return self.lds.unsafe_offset(Int(place.offset + Int32(Self.Tile.SCALE_PLACE)))
+
+    @always_inline
+    def weights_of(self, place: Self.BPlace) -> Lds:
+        """Returns where the weights of a phase or slice begin."""
+        return self.lds.unsafe_offset(Int(place.offset + Int32(Self.Tile.B_PLACE)))
+
+    @always_inline
+    def read[work: Int](mut self):
+        """Reads the fragments of a part of a slice, with the first part the weights."""
+        comptime slice, part = divmod(work, Self.Tile.PARTS)
+        var scales = self.scales_of(self.used_scales)
+        comptime if not Self.HAS_BYTES and Self.HAS_SCALES:
+            self.reader.read_floats[slice, part](scales, self.a_scales, self.b_scales)
+        elif work == 0 and Self.HAS_SCALES:
+            comptime if not Self.IS_KEPT:
+                self.reader.read_scales[True](scales, self.a_scales)
+            self.reader.read_scales[False](scales, self.b_scales)
+        comptime phase_slice = slice % Self.PHASE_SLICES
+        comptime if part == 0:
+            self.reader.read_b[phase_slice](self.weights_of(self.used_b), self.b)
+        var codes = self.lds.unsafe_offset(Int(self.used_a.offset))
+        self.reader.read_a[slice % Self.Tile.PLACE_SLICES, part, phase_slice](codes, self.a)
+
+    @always_inline
+    def aim_b(mut self):
+        """Turns to the next weights to fetch."""
+        self.fetched_b = self.fetched_b.next()
+        self.weights.aim(self.fetched_b.index)
+
+    @always_inline
+    def aim_a(mut self):
+        """Turns to the next activations to fetch."""
+        self.fetched_a = self.fetched_a.next()
+        self.codes.aim(self.fetched_a.index)
+
+    @always_inline
+    def aim_scales(mut self):
+        """Turns to the next scales to fetch."""
+        self.fetched_scales = self.fetched_scales.next()
+        self.a_scale_source.aim(self.fetched_scales.index)
+        self.b_scale_source.aim(self.fetched_scales.index)
+
+    @always_inline
+    def decode[work: Int](mut self):
+        """Decodes half of the weights of a slice, which the first products need."""
+        comptime if work == 0 and Self.k_tail:
+            self.weights.keep_inside(self.used_scales.index, self.b_scales)
+        self.decode_half[work // Self.Tile.PARTS, 0]()
+
+    @always_inline
+    def decode_half[slice: Int, half: Int](mut self):
+        """Decodes half of the weights of a slice."""
+        comptime COUNT = N_TILES // 2
+        comptime for n_tile in range(half * COUNT, (half + 1) * COUNT):
+            self.decoded[n_tile] = decoded_block[PAIR * slice + n_tile % PAIR](
+                rebind[BlockCodes[Format.MXFP4]](self.b[0, n_tile]), self.b_scales[n_tile // PAIR]
+            )
+
+    @always_inline
+    def product[m_tile: Int, tile: Int, n_tile: Int, slice: Int](self) -> Sums:
+        """Returns the sums of a tile with the products of a slice; `tile` is within the part."""
+        var sums = self.sums[m_tile, n_tile]
+        comptime phase_slice = slice % Self.PHASE_SLICES
+        comptime if Self.IS_KEPT:
+            var a = rebind[BlockCodes[KEPT]](self.a[phase_slice, tile])
+            return multiply_floats(sums, self.decoded[n_tile], a)
+        else:
+            return multiply_tiles[
+                Self.formats.left,
+                Self.formats.right,
+                PAIR * slice + n_tile % PAIR,
+                PAIR * slice + m_tile % PAIR,
+            ](
+                sums,
+                self.b[phase_slice, n_tile],
+                self.a[phase_slice, tile],
+                self.b_scales[n_tile // PAIR if Self.HAS_BYTES else 0],
+                self.a_scales[m_tile // PAIR if Self.HAS_BYTES else tile],
+            )
+
+    @always_inline
+    def multiply[work: Int](mut self):
+        """Multiplies the tiles of a part of a slice."""
+        comptime if work == 0 and Self.k_tail and Self.HAS_BYTES and not Self.IS_KEPT:
+            self.weights.keep_inside(self.used_scales.index, self.a_scales)
+            self.weights.keep_inside(self.used_scales.index, self.b_scales)
+        comptime slice, part = divmod(work, Self.Tile.PARTS)
+        comptime if Self.formats.are_columns:
+            self.settle[part]()
+        comptime if Self.IS_KEPT:
+            self.multiply_kept[slice, part]()
+        elif Self.HAS_SCALES and not Self.HAS_BYTES:
+            self.multiply_blocks[part]()
+        else:
+            comptime for tile in range(Self.Tile.PART_TILES):
+                comptime m_tile = part * Self.Tile.PART_TILES + tile
+                comptime for n_tile in range(N_TILES):
+                    self.sums[m_tile, n_tile] = self.product[m_tile, tile, n_tile, slice]()
+                    schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
+                    schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
+
+    @always_inline
+    def settle[part: Int](mut self):
+        """Takes fragments that transposing reads have brought; weights come with the first part."""
+        comptime for tile in range(Self.Tile.PART_TILES):
+            self.a[0, tile] = settled[Self.formats.left](self.a[0, tile])
+        comptime for tile in range(N_TILES if part == 0 else 0):
+            self.b[0, tile] = settled[Self.formats.right](self.b[0, tile])
+        schedule_barrier()
+
+    @always_inline
+    def multiply_blocks[part: Int](mut self):
+        """Multiplies codes of blocks with float scales, and adds products when they are there."""
+        comptime LAG, ADDITIONS = 2, 4
+        comptime TILES = Self.Tile.PART_TILES * N_TILES
+        var scales = in_registers[DType.float32, 1, Self.Tile.PART_TILES]()
+        var b_scale = bitcast[DType.float32, 1](readfirstlane(self.b_scales[0]))
+        comptime for tile in range(Self.Tile.PART_TILES):
+            scales[tile] = bitcast[DType.float32, 1](self.a_scales[tile]) * b_scale
+        var products = in_registers[DType.float32, SUMS, LAG + 1]()
+        comptime for i in range(TILES + LAG):
+            comptime if i < TILES:
+                comptime tile, n_tile = divmod(i, N_TILES)
+                products[i % (LAG + 1)] = multiply_codes[Self.formats.left, Self.formats.right](
+                    Sums(0), self.b[0, n_tile], self.a[0, tile]
+                )
+                schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
+                schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
+            comptime if i >= LAG:
+                comptime tile, n_tile = divmod(i - LAG, N_TILES)
+                comptime m_tile = part * Self.Tile.PART_TILES + tile
+                self.sums[m_tile, n_tile] = products[(i - LAG) % (LAG + 1)].fma(
+                    Sums(scales[tile]), self.sums[m_tile, n_tile]
+                )
+                schedule_group_barrier(AMDScheduleBarrierMask.VALU, Int32(ADDITIONS), 0)
+
+    @always_inline
+    def multiply_kept[slice: Int, part: Int](mut self):
+        """Multiplies kept floats; decodes the other half of the weights between products."""
+        comptime CONVERSIONS = 2  # As many between products as it takes.
+        comptime if part == 0:
+            self.decode_half[slice, 1]()
+        comptime for n_tile in range(N_TILES):
+            comptime for tile in range(Self.Tile.PART_TILES):
+                comptime m_tile = part * Self.Tile.PART_TILES + tile
+                self.sums[m_tile, n_tile] = self.product[m_tile, tile, n_tile, slice]()
+                comptime for _ in range(PIECES[KEPT]):
+                    schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
+                    schedule_group_barrier(AMDScheduleBarrierMask.VALU, CONVERSIONS, 0)
+                    schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
+
+    @always_inline
+    def fetch[op: OpDesc](mut self):
+        """Starts the loads of one operation of the schedule."""
+        comptime if op.tag == PingPongOps.FETCH_B.value:
+            self.weights.fetch[op.subtile](self.weights_of(self.fetched_b))
+        elif op.tag == PingPongOps.FETCH_A.value:
+            self.codes.fetch[op.subtile](self.lds.unsafe_offset(Int(self.fetched_a.offset)))
+        elif op.tag == PingPongOps.FETCH_B_SCALES.value:
+            var place = self.scales_of(self.fetched_scales).unsafe_offset(A_SCALE_BYTES)
+            self.b_scale_source.fetch(place)
+        else:
+            comptime assert op.tag == PingPongOps.FETCH_A_SCALES.value, "nobody fetches this"
+            self.a_scale_source.fetch(self.scales_of(self.fetched_scales))
+
+    @always_inline
+    def perform[op: OpDesc](mut self):
+        """Carries out one operation of the schedule."""
+        comptime tag = op.tag
+        comptime if tag == PingPongOps.READ.value:
+            self.read[op.subtile]()
+        elif tag == PingPongOps.MULTIPLY.value:
+            self.multiply[op.subtile]()
+        elif tag == PingPongOps.DECODE.value:
+            self.decode[op.subtile]()
+        elif tag == PingPongOps.AIM_B.value:
+            self.aim_b()
+        elif tag == PingPongOps.AIM_A.value:
+            self.aim_a()
+        elif tag == PingPongOps.AIM_SCALES.value:
+            self.aim_scales()
+        elif tag == PingPongOps.REWIND.value:
+            self.fetched_scales = Self.ScalePlace.before_first()
+        elif tag == PingPongOps.NEXT_B.value:
+            self.used_b = self.used_b.next()
+        elif tag == PingPongOps.NEXT_A.value:
+            self.used_a = self.used_a.next()
+        elif tag == PingPongOps.NEXT_SCALES.value:
+            self.used_scales = self.used_scales.next()
+        elif tag == PingPongOps.WAIT_VM.value:
+            s_waitcnt[vmcnt=UInt32(op.wait_value), lgkmcnt=0]()
+        elif tag == PingPongOps.BARRIER.value:
+            meet_waves()
+        elif tag == PingPongOps.SET_PRIO.value:
+            set_priority[op.wait_value]()
+        else:
+            self.fetch[op]()
+        comptime if not PingPongOps(tag).is_scalar():
+            schedule_barrier()
+
+    @always_inline
+    def fetch_weights(mut self):
+        """Starts loading the first weights; only `FREE_BYTES` of LDS are free from now on."""
+        comptime weights = Self.ORDER.weights()
+        comptime for i in range(len(weights)):
+            self.perform[weights[i]]()
+
+    @always_inline
+    def clear(mut self):
+        """Sets the sums to zero here, where there is time, not at the loop."""
+        comptime for m_tile in range(Self.m_tiles):
+            comptime for n_tile in range(N_TILES):
+                var low, high = zeros_of_a_branch(), zeros_of_a_branch()
+                self.sums[m_tile, n_tile] = bitcast[DType.float32, SUMS](low.join(high))
+
+    @always_inline
+    def turn_to(
+        mut self,
+        codes: Self.Codes,
+        a_scales: Self.Scales,
+        b_scales: Self.WeightScales,
+        weights: Self.Weights,
+    ):
+        """Begins anew with another tile of C, when all waves have left this one; sums stay."""
+        self.codes = codes
+        self.a_scale_source = a_scales
+        self.b_scale_source = b_scales
+        self.weights = weights
+        self.fetched_a = Self.APlace.before_first()
+        self.used_a = self.fetched_a.next()
+        self.fetched_b = Self.BPlace.before_first(0)
+        self.used_b = self.fetched_b.next()
+        self.fetched_scales = Self.ScalePlace.before_first()
+        self.used_scales = self.fetched_scales.next()
+
+    @always_inline
+    def fetch_activations(mut self):
+        """Starts loading the first activations."""
+        comptime activations = Self.ORDER.activations()
+        comptime for i in range(len(activations)):
+            self.perform[activations[i]]()
+
+    @always_inline
+    def walk(mut self, group: Int32, num_slices: Int32):
+        """Walks along K, from the first activations on."""
+        self.fetch_activations()
+        self.arrive()
+        self.walk_on[True](group, num_slices)
+
+    @always_inline
+    def arrive[later_operations: Int = 0](self):
+        """Waits until what the wave has fetched for the first phase is in LDS.
+
+        Parameters:
+            later_operations: Memory operations of the wave since, at least.
+        """
+        comptime COUNT = Self.ORDER.later_loads() + later_operations
+        s_waitcnt[vmcnt=UInt32(min(COUNT, MAX_COUNT)), lgkmcnt=0]()
+        schedule_barrier()
+
+    @always_inline
+    def walk_on[multiplies: Bool](mut self, group: Int32, num_slices: Int32):
+        """Walks along K once all waves have arrived; the second group is a phase behind the first.
+
+        Parameters:
+            multiplies: Whether there are rows to multiply; otherwise the wave only fetches.
+        """
+        meet_waves()
+        schedule_barrier()
+        if group != 0:
+            meet_waves()
+
+        comptime steady, last = Self.ORDER.steady(), Self.ORDER.last_slice()
+        # With float scales there are no registers for it.
+        comptime CAN_END = Self.k_tail and Self.ORDER.has_slices() and Self.HAS_BYTES
+        var slices = num_slices if CAN_END else num_slices + Int32(SLICES - 1)
+        for _ in range(quotient[SLICES](slices)):
+            comptime for i in range(len(steady)):
+                comptime if multiplies or not PingPongOps(steady[i].tag).is_of_products():
+                    self.perform[steady[i]]()
+        comptime if CAN_END:
+            if remainder[SLICES](slices) != 0:
+                comptime for i in range(len(last)):
+                    comptime if multiplies or not PingPongOps(last[i].tag).is_of_products():
+                        self.perform[last[i]]()
+
+    @always_inline
+    def leave(self, group: Int32):
+        """Meets the other group, which is a phase behind, for the last time."""
+        if group == 0:
+            meet_waves()
+        s_waitcnt[vmcnt=0]()

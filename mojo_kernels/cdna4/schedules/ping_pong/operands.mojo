@@ -1,0 +1,133 @@
+"""Both sides of a product of the ping-pong kernel, of which a tile of C takes its part.
+
+    dense      rows one behind another
+    grouped    rows of a group, or those that a list names: whole stages, zeros at their end; their
+               scales lie by tiles; weights and bias of one of several matrices
+"""
+
+from ...arguments import Grouping
+from ...chip import TILE, TILE_BLOCKS
+from ..groups import TileOfC
+from ...instructions.lds import Lds
+from ...instructions.memory import scalar_here
+from ...operands.memory import Bytes, quotient
+from ...types import ProductTypes
+from .codes import SharedCodes
+from .shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_N
+from .main_loop import PrefillWalk
+
+
+@fieldwise_init
+struct Operands[types: ProductTypes, m_tiles: Int, k_tail: Bool, grouping: Grouping](
+    TrivialRegisterPassable
+):
+    """Both sides.
+
+    Parameters:
+        types: What is multiplied.
+        m_tiles: Tiles of rows of a wave.
+        k_tail: Whether K may end within a stage.
+        grouping: Whose rows these are.
+    """
+
+    comptime Walk = PrefillWalk[Self.types.formats, Self.m_tiles, Self.k_tail]
+    """Who takes them."""
+    comptime Codes = SharedCodes[Self.types.formats, Self.m_tiles, Self.k_tail]
+    comptime ROWS = Self.Walk.Tile.ROWS
+
+    var a: Bytes
+    """Codes of activations, or floats."""
+    var a_scales: Bytes
+    """Their scales; anything for floats."""
+    var count: Int32
+    """How many rows these are."""
+    var w_codes: Bytes
+    var w_scales: Bytes
+    var codes_step: Int32
+    """Bytes from the codes of a group's weights to the next one's."""
+    var scales_step: Int32
+    var n: Int32
+    var k_blocks: Int32
+    """Blocks of a row of weights."""
+    var wave: Int32
+
+    @always_inline
+    def anew(self) -> Self:
+        """Returns the same; what follows from it is computed here, and not kept until here."""
+        var same = self
+        same.n = scalar_here(self.n)
+        same.k_blocks = scalar_here(self.k_blocks)
+        same.wave = scalar_here(self.wave)
+        return same
+
+    @always_inline
+    def row_blocks(self) -> Int32:
+        """Returns the blocks of a row of activations; in groups, whole stages."""
+        comptime if not Self.grouping.is_grouped:
+            return self.k_blocks
+        return quotient[STAGE_BLOCKS](self.k_blocks + Int32(STAGE_BLOCKS - 1)) * Int32(STAGE_BLOCKS)
+
+    @always_inline
+    def codes(self, tile: TileOfC, listed: Self.Codes.OfLoads, lane: Int32) -> Self.Walk.Codes:
+        """Returns the codes of a tile's rows; those that are `listed` if rows are gathered."""
+        comptime if Self.grouping.is_gathered:
+            return rebind[Self.Walk.Codes](
+                Self.Codes.of_list(self.a, self.count, self.row_blocks(), listed, self.wave, lane)
+            )
+        else:
+            return Self.Walk.Codes.of(
+                self.a, tile.rows.end_row, self.row_blocks(), tile.rows.first_row, self.wave, lane
+            )
+
+    @always_inline
+    def scales(self, tile: TileOfC, lane: Int32) -> Self.Walk.Scales:
+        """Returns the scales of a tile's rows."""
+        comptime if not Self.grouping.is_grouped:
+            return Self.Walk.Scales.of(
+                self.a_scales, self.count, self.k_blocks, tile.rows.first_row, self.wave, lane
+            )
+        var first = self.a_scales.unsafe_offset(Int(tile.row) * Self.ROWS * Int(self.row_blocks()))
+        return Self.Walk.Scales.of(first, Int32(Self.ROWS), self.row_blocks(), 0, self.wave, lane)
+
+    @always_inline
+    def weights(self, tile: TileOfC, lane: Int32) -> Self.Walk.Weights:
+        """Returns the codes of a tile's weights."""
+        var codes = self.w_codes
+        comptime if Self.grouping.is_grouped:
+            codes = codes.unsafe_offset(Int(tile.rows.expert) * Int(self.codes_step))
+        var column = tile.column * Int32(COLUMNS)
+        return Self.Walk.Weights.of(codes, self.n, self.k_blocks, column, self.wave, lane)
+
+    @always_inline
+    def weight_scales(self, tile: TileOfC, lane: Int32) -> Self.Walk.WeightScales:
+        """Returns the scales of a tile's weights."""
+        var scales = self.w_scales
+        comptime if Self.grouping.is_grouped:
+            scales = scales.unsafe_offset(Int(tile.rows.expert) * Int(self.scales_step))
+        var column = tile.column * Int32(COLUMNS)
+        return Self.Walk.WeightScales.of(scales, self.n, self.k_blocks, column, self.wave, lane)
+
+    @always_inline
+    def walk(
+        self, tile: TileOfC, listed: Self.Codes.OfLoads, lds: Lds, lane: Int32
+    ) -> Self.Walk:
+        """Returns the wave's way along K for its first tile."""
+        return Self.Walk(
+            self.codes(tile, listed, lane),
+            self.scales(tile, lane),
+            self.weight_scales(tile, lane),
+            self.weights(tile, lane),
+            Self.Walk.Fragments.of(self.wave, lane),
+            lds,
+        )
+
+    @always_inline
+    def slices(self) -> Int32:
+        """Returns the slices along K."""
+        return quotient[TILE_BLOCKS](self.k_blocks + Int32(TILE_BLOCKS - 1))
+
+    @always_inline
+    def first_column(self, tile: TileOfC) -> Int32:
+        """Returns the first column of a wave."""
+        var in_tile = self.wave % Int32(WAVES_N) * Int32(N_TILES * TILE)
+        return tile.column * Int32(COLUMNS) + in_tile

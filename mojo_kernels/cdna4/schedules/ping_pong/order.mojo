@@ -1,0 +1,243 @@
+"""Two groups of waves that take turns at the matrix pipes, as data.
+
+Each SIMD runs a wave of either group. A phase of one group multiplies while
+the other moves; every phase ends at a barrier of all waves:
+
+    group 0    move 0    multiply 0    move 1        multiply 1    move 2 ..
+    group 1              move 0        multiply 0    move 1        multiply 1 ..
+
+A slice is one tile of 128 along K; two slices are a stage. A phase handles one
+slice of a large tile of C, or both of a small one. What it needs was fetched two
+phases ahead (weights) or two stages ahead (activations and scales) and is waited
+for at the end of the move before: the wait leaves in flight what the same move
+has fetched. Activations go before the fragments are read and weights behind
+them, so that loads are issued steadily. Addresses of later loads are computed
+between matrix instructions. Before the loop weights go first: they need nobody.
+
+Eight-bit elements take twice the bytes and cycles. A slice of a large tile is two phases,
+with a part of the wave's rows each, and LDS holds two slices:
+
+    phase      part 0 of slice s              part 1 of slice s
+    reads      weights, rows of part 0        rows of part 1
+    fetches    half of slice s + 1: last      half of slice s + 2: rows of part 0,
+               the rows of part 1             half of the weights
+
+Floats that are kept take twice as much again, at half the rows; a move decodes the weights.
+A place is fetched anew as soon as both groups have read it, in equal shares; a phase leaves in
+flight what it and the one before have fetched, but for weights that the next one needs. A slice
+of a small tile is one phase, and LDS holds three.
+"""
+
+from pipeline.types import OpDesc, ScheduleOps
+
+from ...chip import GROUP_TILES
+from .shape import AHEAD
+
+comptime SLICES = GROUP_TILES
+"""Slices of a stage."""
+comptime Operations = List[OpDesc]
+"""What a wave does, in order."""
+
+
+@fieldwise_init
+struct PingPongOps(ScheduleOps, TrivialRegisterPassable):
+    """What a wave does; barriers, waits and priorities are the framework's."""
+
+    var value: Int
+    """The tag of an operation."""
+
+    comptime READ = Self(0)
+    """Read the fragments of piece of work `subtile`, before the first also the scales."""
+    comptime FETCH_B = Self(1)
+    """Start loading part `subtile` of the weights of the next phase, or slice."""
+    comptime FETCH_A = Self(2)
+    """Start loading part `subtile` of the activations of the next place."""
+    comptime FETCH_B_SCALES = Self(3)
+    """Start loading the scales of the weights of the next stage."""
+    comptime FETCH_A_SCALES = Self(4)
+    """Start loading the scales of the activations of the next stage."""
+    comptime MULTIPLY = Self(5)
+    """Multiply piece of work `subtile`."""
+    comptime DECODE = Self(13)
+    """Decode the weights that piece of work `subtile` has read."""
+    comptime AIM_B = Self(6)
+    """Turn to the next phase's weights to fetch."""
+    comptime AIM_A = Self(7)
+    """Turn to the next place of activations to fetch."""
+    comptime AIM_SCALES = Self(8)
+    """Turn to the next stage of scales to fetch."""
+    comptime NEXT_B = Self(9)
+    """Turn to the next phase's weights to read."""
+    comptime NEXT_A = Self(10)
+    """Turn to the next place of activations to read."""
+    comptime NEXT_SCALES = Self(11)
+    """Turn to the next stage of scales to read."""
+    comptime REWIND = Self(12)
+    """Turn back, so that the next stage of scales to fetch is the first."""
+
+    def is_of_products(self) -> Bool:
+        """Says whether the operation is only for who multiplies."""
+        return self.value in (Self.READ.value, Self.DECODE.value, Self.MULTIPLY.value)
+
+    def is_scalar(self) -> Bool:
+        """Says whether the operation may be spread among the ones that follow."""
+        return Self.AIM_B.value <= self.value <= Self.REWIND.value
+
+
+@fieldwise_init
+struct PingPong(TrivialRegisterPassable):
+    """The phases of a stage and the loads of a wave."""
+
+    var phase_slices: Int
+    """Slices of a phase: one or two."""
+    var parts: Int
+    """Phases of a slice, each with a part of a wave's rows: one or two."""
+    var place_slices: Int
+    """Slices of a place of activations: one or two."""
+    var fetches: Int
+    """Parts in which a place of activations is fetched."""
+    var of_a: Int
+    """Loads of each of them."""
+    var of_b: Int
+    """Loads of the weights of a phase."""
+    var of_a_scales: Int
+    """Loads of the scales of the activations of a stage."""
+    var of_b_scales: Int
+    """Loads of the scales of the weights of a stage."""
+    var decodes: Bool
+    """Whether weights are decoded, for floats that are kept."""
+
+    def phases(self) -> Int:
+        """Returns the phases of a stage in which a group multiplies."""
+        return SLICES // self.phase_slices * self.parts
+
+    def ends_slices(self, phase: Int) -> Bool:
+        """Says whether a phase ends its slices."""
+        return phase % self.parts == self.parts - 1
+
+    def loads_of_move(self, phase: Int) -> Int:
+        """Returns the loads of a move, which are all later than what the next phase needs."""
+        var loads = self.phase_slices * self.of_a + self.of_b
+        if phase == 0:
+            loads += self.of_b_scales
+        if phase == self.phases() - 1:
+            loads += self.of_a_scales
+        return loads
+
+    def loads_in_flight(self, phase: Int) -> Int:
+        """Returns the loads that a move leaves in flight, which the next phase does not need."""
+        var loads = self.loads_of_move(phase)
+        if self.parts > 1:
+            loads += self.loads_of_move((phase + self.phases() - 1) % self.phases())
+            if self.ends_slices(phase):
+                loads -= self.of_b
+        return loads
+
+    def late_parts(self, place: Int) -> Int:
+        """Returns the parts of a place before the loop that the first phase fetches."""
+        return self.parts - 1 if place == AHEAD - 1 else 0
+
+    def weights(self) -> Operations:
+        """Returns the operations that fetch the first weights and their scales."""
+        comptime Ops = PingPongOps
+        var operations = Operations()
+        for place in range(AHEAD):
+            operations.append(OpDesc(tag=Ops.AIM_SCALES.value))
+            if self.of_b_scales > 0:
+                operations.append(OpDesc(tag=Ops.FETCH_B_SCALES.value))
+            operations.append(OpDesc(tag=Ops.AIM_B.value))
+            for part in range(self.parts - self.late_parts(place)):
+                operations.append(OpDesc(tag=Ops.FETCH_B.value, subtile=part))
+        operations.append(OpDesc(tag=Ops.REWIND.value))
+        return operations^
+
+    def activations(self) -> Operations:
+        """Returns the operations that fetch the first activations."""
+        comptime Ops = PingPongOps
+        var operations = Operations()
+        for place in range(AHEAD):
+            operations.append(OpDesc(tag=Ops.AIM_SCALES.value))
+            operations.append(OpDesc(tag=Ops.AIM_A.value))
+            if self.of_a_scales > 0:
+                operations.append(OpDesc(tag=Ops.FETCH_A_SCALES.value))
+            for part in range(self.fetches - self.late_parts(place)):
+                operations.append(OpDesc(tag=Ops.FETCH_A.value, subtile=part))
+        operations.append(OpDesc(tag=Ops.AIM_SCALES.value))
+        if self.parts == 1:
+            operations.append(OpDesc(tag=Ops.AIM_A.value))
+            operations.append(OpDesc(tag=Ops.AIM_B.value))
+        return operations^
+
+    def later_loads(self) -> Int:
+        """Returns the loads of activations before the loop that its first phase does not need."""
+        var loads = 0
+        for place in range(1, AHEAD):
+            loads += self.of_a_scales + (self.fetches - self.late_parts(place)) * self.of_a
+        return loads
+
+    def steady(self) -> Operations:
+        """Returns the operations of a stage."""
+        return self._phases(self.phases())
+
+    def last_slice(self) -> Operations:
+        """Returns the operations of a stage that ends with its first slice."""
+        return self._phases(self.parts)
+
+    def has_slices(self) -> Bool:
+        """Says whether a phase has no more than a slice, so that a stage may end with its first."""
+        return self.phase_slices == 1
+
+    def _phases(self, count: Int) -> Operations:
+        """Returns the operations of the first phases of a stage."""
+        var operations = Operations()
+        for phase in range(count):
+            self._move(operations, phase)
+            if self.decodes and phase % self.parts == 0:
+                operations.append(OpDesc(tag=PingPongOps.DECODE.value, subtile=phase))
+            operations.append(OpDesc.wait_vm_n(self.loads_in_flight(phase)))
+            operations.append(OpDesc.barrier())
+            operations.append(OpDesc(tag=PingPongOps.SET_PRIO.value, wait_value=1))
+            self._multiply(operations, phase)
+            operations.append(OpDesc(tag=PingPongOps.SET_PRIO.value, wait_value=0))
+            operations.append(OpDesc.barrier())
+        return operations^
+
+    def _move(self, mut operations: Operations, phase: Int):
+        """Adds what a phase reads and fetches."""
+        comptime Ops = PingPongOps
+        # Of a slice the part that the phase before has read.
+        var part = (phase + 1) % self.parts
+        var fetch_b = OpDesc(tag=Ops.FETCH_B.value, subtile=part)
+        for i in range(self.phase_slices):
+            var work = phase * self.phase_slices + i
+            var a_part = work if self.place_slices == SLICES else part
+            var fetch_a = OpDesc(tag=Ops.FETCH_A.value, subtile=a_part)
+            operations.append(fetch_a if self.ends_slices(phase) else fetch_b)
+            operations.append(OpDesc(tag=Ops.READ.value, subtile=work))
+        if phase == 0 and self.of_b_scales > 0:
+            operations.append(OpDesc(tag=Ops.FETCH_B_SCALES.value))
+        if phase == self.phases() - 1 and self.of_a_scales > 0:
+            operations.append(OpDesc(tag=Ops.FETCH_A_SCALES.value))
+        if self.ends_slices(phase):
+            operations.append(fetch_b)
+        else:
+            operations.append(OpDesc(tag=Ops.FETCH_A.value, subtile=part))
+
+    def _multiply(self, mut operations: Operations, phase: Int):
+        """Adds what a phase multiplies, and where the next ones turn to."""
+        comptime Ops = PingPongOps
+        for i in range(self.phase_slices):
+            var work = phase * self.phase_slices + i
+            var place_works = self.place_slices * self.parts
+            if i == 0 and phase % self.parts == 0:
+                operations.append(OpDesc(tag=Ops.AIM_B.value))
+            if i == 0 and self.ends_slices(phase):
+                operations.append(OpDesc(tag=Ops.NEXT_B.value))
+            if work == SLICES * self.parts - 1:
+                operations.append(OpDesc(tag=Ops.AIM_SCALES.value))
+                operations.append(OpDesc(tag=Ops.NEXT_SCALES.value))
+            if work % self.place_slices == self.place_slices - 1 and phase % self.parts == 0:
+                operations.append(OpDesc(tag=Ops.AIM_A.value))
+            if work % place_works == place_works - 1:
+                operations.append(OpDesc(tag=Ops.NEXT_A.value))
+            operations.append(OpDesc(tag=Ops.MULTIPLY.value, subtile=work))

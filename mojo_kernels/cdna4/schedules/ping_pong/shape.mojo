@@ -1,0 +1,153 @@
+"""The size of a prefill workgroup's tile of C, and what that means for its LDS.
+
+A wave computes 128 x 64 of C, 8 x 4 tiles, or 64 x 64; there are two by four waves. In
+LDS is what they multiply, and what comes next, on its way. Activations take places of a line of
+memory a row at least: two slices of 128 along K, a stage, or one slice of more than four bits:
+
+    four bits      activations    256 or 128 rows x 8 blocks, 3 stages       96 or 48 KiB
+                   weights        256 rows x 4 or 8 blocks, 3 phases         48 or 96 KiB
+    eight bits     activations    256 or 128 rows x 4 blocks, 2 or 3 slices  64 or 48 KiB
+                   weights        256 rows x 4 blocks, 2 or 3 slices         64 or 96 KiB
+    bfloat16       activations    128 rows x 4 blocks, 2 slices              64 KiB
+                   weights        256 rows x 4 blocks, 2 slices              32 KiB
+    scales         of both, in words of four, 3 stages                             12 KiB
+"""
+
+from std.math import ceildiv
+
+from ....numbers.formats import Format
+from ....schedule.xcd import XcdBands
+from ...chip import GROUP_BLOCKS, LANES, LANE_BYTES, PIECE_BYTES, TILE, TILE_BLOCKS
+from ...prologue.shape import CrewMemory, SCALE_GROUP_BYTES, is_prepared
+from ...types import Formats, KEPT, ProductTypes
+from ....launch.grid import Grid, Workspace
+
+comptime WAVES_M = 2
+"""Waves along the rows of C, one for each ping-pong group."""
+comptime WAVES_N = 4
+"""Waves along the columns of C, one for each SIMD."""
+comptime WAVES = WAVES_M * WAVES_N
+"""Waves of a workgroup."""
+comptime N_TILES = 4
+"""Tiles of columns of a wave."""
+comptime COLUMNS = WAVES_N * N_TILES * TILE
+"""Columns of C of a workgroup."""
+comptime STAGE_BLOCKS = GROUP_BLOCKS
+"""Blocks of a stage along K."""
+comptime LINE_BYTES = 128
+"""Bytes of a line of memory."""
+comptime AHEAD = 2
+"""Stages of scales, slices or stages of activations, phases of weights: those on their way."""
+comptime SCALE_DEPTH = AHEAD + 1
+"""Stages of scales in LDS."""
+comptime MAX_KEPT_TILES = 4
+"""Tiles of rows of a wave for which LDS has room, of floats that are kept."""
+comptime PHASE_CYCLES = 512
+"""What a wave multiplies in a phase, in cycles of the matrix pipes."""
+
+comptime A_SCALE_BYTES = WAVES * SCALE_GROUP_BYTES
+"""Bytes for the scales of the activations of a stage: each wave has a place for a group."""
+comptime SCALE_BYTES = A_SCALE_BYTES + COLUMNS * STAGE_BLOCKS
+"""Bytes of all scales of a stage."""
+comptime THREADS = WAVES * LANES
+"""Threads of a workgroup."""
+
+
+struct PrefillTile[formats: Formats, m_tiles: Int]:
+    """The size of a workgroup's tile of C, and what follows from it.
+
+    Parameters:
+        formats: What is multiplied.
+        m_tiles: Tiles of rows of a wave.
+    """
+
+    comptime ROWS = rows_of(Self.m_tiles)
+    """Rows of C."""
+    comptime SLICE_CYCLES = Self.m_tiles * N_TILES * tile_cycles(Self.formats)
+    """Cycles of the matrix pipes that a wave's tiles of a slice take."""
+    comptime PARTS = ceildiv(Self.SLICE_CYCLES, PHASE_CYCLES)
+    """Phases of a slice, each with a part of the rows of a wave."""
+    comptime PART_TILES = Self.m_tiles // Self.PARTS
+    """Tiles of rows of a wave in a phase."""
+    comptime NEXT_WAVE = Self.PART_TILES if Self.formats.are_columns else Self.m_tiles
+    """Tiles of rows from the first of a wave to the first of the wave below: of codes by columns
+    those of a part lie side by side, so that a part is whole lines of memory."""
+    comptime NEXT_PART = WAVES_M * Self.PART_TILES if Self.formats.are_columns else Self.PART_TILES
+    """Tiles of rows from a part of a wave's to its next."""
+    comptime PHASE_SLICES = ceildiv(PHASE_CYCLES, Self.SLICE_CYCLES)
+    """Slices of a phase."""
+    comptime ROW_BYTES = max(LINE_BYTES, TILE_BLOCKS * LANE_BYTES[Self.formats.left])
+    """Bytes of a row of activations in a place."""
+    comptime ROW_PIECES = Self.ROW_BYTES // PIECE_BYTES
+    """Pieces of it."""
+    comptime PLACE_BLOCKS = Self.ROW_BYTES // LANE_BYTES[Self.formats.left]
+    """Blocks along K of a place of activations."""
+    comptime PLACE_SLICES = Self.PLACE_BLOCKS // TILE_BLOCKS
+    """Slices of a place of activations."""
+    comptime FETCHES = 2 if Self.PLACE_SLICES == 2 else Self.PARTS
+    """Parts in which the activations of a place are fetched."""
+    comptime DEPTH = AHEAD if Self.PARTS > 1 else AHEAD + 1
+    """Places of activations, and phases or slices of weights, in LDS."""
+    comptime A_TILE_BYTES = TILE * Self.ROW_BYTES
+    """Bytes of a tile of rows in a place."""
+    comptime A_BYTES = Self.ROWS * Self.ROW_BYTES
+    """Bytes of a place of activations."""
+    comptime B_TILE_BYTES = TILE * TILE_BLOCKS * LANE_BYTES[Self.formats.right]
+    """Bytes of a tile of weights."""
+    comptime B_SLICE_BYTES = COLUMNS // TILE * Self.B_TILE_BYTES
+    """Bytes of the weights of a slice."""
+    comptime B_BYTES = Self.PHASE_SLICES * Self.B_SLICE_BYTES
+    """Bytes of the weights of a phase."""
+    comptime B_PLACE = Self.DEPTH * Self.A_BYTES
+    """Where weights begin in LDS; the first place is the last one to be filled."""
+    comptime FREE_BYTES = Self.B_PLACE + (Self.DEPTH - AHEAD) * Self.B_BYTES
+    """Bytes that are free until the first activations are fetched."""
+    comptime SCALE_PLACE = Self.B_PLACE + Self.DEPTH * Self.B_BYTES
+    """Where scales begin."""
+    comptime LDS_BYTES = Self.SCALE_PLACE + SCALE_DEPTH * SCALE_BYTES
+    """Bytes of LDS of a workgroup."""
+
+    @staticmethod
+    def first_row(m_tile: Int) -> Int:
+        """Returns the first row of a wave's tile, counted from that of its first one."""
+        var part, tile = divmod(m_tile, Self.PART_TILES)
+        return (part * Self.NEXT_PART + tile) * TILE
+
+
+def has_tile(types: ProductTypes, m_tiles: Int) -> Bool:
+    """Says whether there is such a kernel: floats that are kept come as they are multiplied."""
+    if types.formats.left != KEPT:
+        return True
+    return types.x.value() == DType.bfloat16 and m_tiles == MAX_KEPT_TILES
+
+
+def tile_cycles(formats: Formats) -> Int:
+    """Returns the cycles of the matrix pipes that a tile of C takes for a slice."""
+    comptime FOUR_BITS, EIGHT_BITS, FLOATS = 16, 32, 64
+    if formats.left == KEPT:
+        return FLOATS
+    return FOUR_BITS if formats.left.element.bits == 4 else EIGHT_BITS
+
+
+def rows_of(m_tiles: Int) -> Int:
+    """Returns the rows of C of a workgroup whose waves have so many tiles of rows."""
+    return WAVES_M * m_tiles * TILE
+
+
+def tiles_of_c(m_tiles: Int, m: Int, n: Int) -> XcdBands:
+    """Returns the tiles of C that workgroups compute."""
+    return XcdBands(ceildiv(m, rows_of(m_tiles)), ceildiv(n, COLUMNS))
+
+
+def grid_of(m_tiles: Int, m: Int, n: Int) -> Grid:
+    """Returns the grid of a launch."""
+    return Grid(tiles_of_c(m_tiles, m, n).num_workgroups(), threads=THREADS)
+
+
+def workspace_of(format: Format, m_tiles: Int, rows: Int, k: Int, *, has_codes: Bool) -> Workspace:
+    """Returns the memory of a launch, which has codes if activations come as floats."""
+    if not is_prepared(format):
+        return Workspace(0, 0)
+    var memory = CrewMemory.of(format, ceildiv(rows, rows_of(m_tiles)), rows, k)
+    var num_bytes = memory.num_bytes if has_codes else memory.codes
+    return Workspace(memory.counter_bytes, num_bytes - memory.counter_bytes)
