@@ -74,6 +74,7 @@ Hopper's builds on the room of any GPU.
     cdna4/                AMD CDNA4: block-scaled MFMA
         chip.mojo             what there is of everything
         types.mojo            what a kernel is compiled for; the pairs of formats
+        arguments.mojo        what a launch tells its kernel, dense or grouped
         dispatch.mojo         the launch of what is chosen
         catalogue.mojo        kernels by name, for who has no GPU
         instructions/         the only room that names AMD intrinsics
@@ -86,51 +87,55 @@ Hopper's builds on the room of any GPU.
             memory.mojo           tensors through descriptors
             tiles.mojo            tiles of floats, through LDS
             encode.mojo           quantization of a block in registers
-            gate.mojo             a gated activation in few instructions
             activations.mojo      the left side: codes, or floats encoded on the way
             weights.mojo          the right side, preshuffled
             quantizer.mojo        from floats to codes in memory, a wave's part
-            row_scales.mojo       scales of rows, applied to sums
+        schedules/            a kernel for each order of a wave's work
+            groups.mojo           tile scheduler: of one group, or of several, from their sizes
+            split_k.mojo          workgroups with parts of K: the fix-up
+            streaming/            small M: waves share K
+                kernel.mojo           the kernel, which problems, and the launch
+                shape.mojo            how a workgroup cuts its work and its LDS
+                order.mojo            the order of a wave's work, as data
+                main_loop.mojo        a wave along K
+            interleaved/          dozens to thousands of rows, from codes: four waves share a tile
+                kernel.mojo           the kernel, which problems, and the launch
+                shape.mojo            how a workgroup cuts its work and its LDS
+                order.mojo            what stands between matrix instructions, as data
+                main_loop.mojo        a wave along K
+                operands.mojo         what a tile takes of both sides
+                rows.mojo             how codes and scales get into LDS
+                scales.mojo           all scales of a tile's rows at once, as they are in memory
+            ping_pong/            large M: eight waves share a large tile
+                kernel.mojo           the kernel, which problems, and the launch
+                shape.mojo            the size of the tile, and what it means for LDS
+                order.mojo            two groups of waves that take turns, as data
+                main_loop.mojo        a wave along K
+                operands.mojo         what a tile takes of both sides
+                groups.mojo           tiles of groups: their records, and their results
+                stages.mojo           what waves share in LDS
+                shared.mojo           what they load of an operand: the interface
+                codes.mojo            rows of activations
+                columns.mojo          operands that lie column by column, read transposed
+        prologue/             activations made ready within the kernel
+            cooperative.mojo      workgroups that prepare the rows they share
+            works.mojo            what they prepare: codes of floats, scales in order
+            shape.mojo            parts of it, and the workspace
+        prepare/              operands made ready by launches of their own
+            quantize.mojo         rows to blocks of MX formats, and the launch
+            float_scales.mojo     blocks with float scales
+            order.mojo            rows of groups by tiles
+        epilogue/             from sums to memory
             target.mojo           C: bias, rounding, store
-        decode/               few rows: waves share K
-            kernel.mojo           the kernel, which problems, and the launch
-            shape.mojo            how a workgroup cuts its work and its LDS
-            order.mojo            the order of a wave's work, as data
-            walk.mojo             a wave's way along K
-            handover.mojo         workgroups with parts of K add up
-        middle/               dozens to thousands of rows, from codes: four waves share a tile
-            kernel.mojo           the kernel, which problems, and the launch
-            shape.mojo            how a workgroup cuts its work and its LDS
-            order.mojo            what stands between matrix instructions, as data
-            walk.mojo             a wave's way along K
-            activations.mojo      how codes and scales get into LDS
-            scales.mojo           all scales of a tile's rows at once, as they are in memory
-        prefill/              many rows: eight waves share a large tile
-            kernel.mojo           the kernels, which problems, and the launch
-            shape.mojo            the size of the tile, and what it means for LDS
-            order.mojo            two groups of waves that take turns, as data
-            walk.mojo             a wave's way along K
-            workgroup.mojo        who a wave is, and how a tile is computed
-            stages.mojo           what waves share in LDS
-            shared.mojo           what they load of an operand: the interface
-            columns.mojo          operands that lie column by column, read transposed
-            activations.mojo      how encoded blocks get there
-            crew.mojo             workgroups that prepare the rows they share
-            result.mojo           how sums get to C
+            store.mojo            tiles of a wave, in whole sectors of memory
+            row_scales.mojo       scales of rows, applied to sums
+            gate.mojo             a gated activation in few instructions
+            hidden.mojo           gates and ups become hidden numbers on their way to memory
         experts/              one of several matrices for each row
             dispatch.mojo         grouped products and layers: their launches
             shape.mojo            grids, and bytes that launches hand over
-            kernel.mojo           the decode kernel on rows of a group
-            encoded.mojo          the middle kernel on rows of a group, encoded before
-            prefill.mojo          two groups of waves on rows of a group, for hundreds of them
-            groups.mojo           which rows and whose weights, from the sizes
-            rows.mojo             rows of tokens in a list
-            hidden.mojo           gates and ups become hidden numbers on their way to memory
             routing.mojo          slots of tokens, sorted by expert
             slots.mojo            rows of slots added up, and gates that are not neighbours
-        quantize/             quantize as a kernel of its own
-            kernel.mojo           blocks of MX formats, and the launch
-            float_scales.mojo     blocks with float scales
         host/                 what is decided before a launch, without a kernel
             plan.mojo             a kernel and its cut, by name
             table.mojo            the table of plans: for which products, and why

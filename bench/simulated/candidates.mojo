@@ -16,7 +16,7 @@ from products import CODES, FLOATS, Product
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, Listed, Visitor
 from mojo_kernels.cdna4.chip import CUS, TILE
-from mojo_kernels.cdna4.schedules.streaming.shape import DecodeShape
+from mojo_kernels.cdna4.schedules.streaming.shape import StreamingShape
 from mojo_kernels.cdna4.host.table import CHOICES
 from mojo_kernels.cdna4.host.plan import Family, Plan
 from mojo_kernels.cdna4.types import ProductTypes
@@ -34,7 +34,7 @@ comptime CU_WAVES = 16
 
 def decode_plan(tiles: Tuple[Int, Int], share: Tuple[Int, Int]) -> Plan:
     """Returns a plan with a decode kernel."""
-    var shape = DecodeShape(
+    var shape = StreamingShape(
         m_tiles=tiles[0],
         n_tiles=tiles[1],
         k_tiles=1,

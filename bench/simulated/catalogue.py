@@ -2,7 +2,7 @@
 
 A catalogue is a Mojo program that lists kernels, compiled to a module of Python
 (mojo_kernels/bindings/catalogue.mojo). Grids, workspaces and the order of arguments come from
-there, so nobody here computes one. `crew` says how workgroups that share rows count.
+there, so nobody here computes one. `cooperative` says how workgroups that share rows count.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Catalogue:
         return {name: gfx950.parse(text) for name, text in self.texts.items()}
 
     @cached_property
-    def crew(self) -> Mapping:
+    def cooperative(self) -> Mapping:
         """Counters of workgroups that share rows: words, finished_word, pair_rows, part_k."""
-        return self._module.crew()
+        return self._module.cooperative()
 
     def launch(self, name: str, m: int, n: int, k: int) -> Described | None:
         """Returns the launch of a kernel for a shape, None if it does not compute that."""

@@ -93,7 +93,9 @@ def ours(catalogue: Catalogue, label: str, operands: Operands) -> Launch:
     w_codes, w_scales = operands.preshuffled
     workspace, is_prefill = found.workspace(), PREFILL.fullmatch(label)
     if is_prefill:
-        do_the_share_of_others(workspace[: found.cleared_bytes], catalogue.crew, label, operands)
+        do_the_share_of_others(
+            workspace[: found.cleared_bytes], catalogue.cooperative, label, operands
+        )
     args = found.bind(
         a=operands.x if is_linear else operands.x_codes, a_scales=operands.x_scales,
         w_codes=w_codes, w_scales=w_scales, c=operands.c, bias=zeros(0, 0), workspace=workspace,
@@ -118,14 +120,14 @@ def last_workgroup(grid: tuple[int, int, int], label: str, shape: Shape) -> int:
 
 
 def do_the_share_of_others(
-    cleared: np.ndarray, crew: Mapping, label: str, operands: Operands
+    cleared: np.ndarray, cooperative: Mapping, label: str, operands: Operands
 ) -> None:
     """Counts as finished what a workgroup of a prefill kernel leaves to the others."""
     op, rows = PREFILL.fullmatch(label).groups()
-    parts = -(-operands.shape.k // crew["part_k"][op])
+    parts = -(-operands.shape.k // cooperative["part_k"][op])
     workgroups = -(-operands.shape.n // PREFILL_COLUMNS)
     finished = parts - -(-parts // workgroups)
-    counters = cleared.view(np.uint32).reshape(-1, crew["words"])
-    pairs = int(rows) // crew["pair_rows"]
+    counters = cleared.view(np.uint32).reshape(-1, cooperative["words"])
+    pairs = int(rows) // cooperative["pair_rows"]
     counters[:, :pairs] = finished
-    counters[:, crew["finished_word"]] = pairs * finished
+    counters[:, cooperative["finished_word"]] = pairs * finished

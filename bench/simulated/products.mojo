@@ -1,10 +1,10 @@
 """The kernel of a plan, for bfloat16 and for codes."""
 
 from mojo_kernels.cdna4.catalogue import Listed
-from mojo_kernels.cdna4.schedules.streaming.kernel import DecodeKernel
+from mojo_kernels.cdna4.schedules.streaming.kernel import StreamingKernel
 from mojo_kernels.cdna4.host.plan import Family, Plan
-from mojo_kernels.cdna4.schedules.interleaved.kernel import MiddleKernel
-from mojo_kernels.cdna4.schedules.ping_pong.kernel import PrefillKernel
+from mojo_kernels.cdna4.schedules.interleaved.kernel import InterleavedKernel
+from mojo_kernels.cdna4.schedules.ping_pong.kernel import PingPongKernel
 from mojo_kernels.cdna4.types import Formats, ProductTypes
 from mojo_kernels.launch.queue import Queue
 from mojo_kernels.numbers.formats import Format
@@ -30,9 +30,9 @@ struct Product[types: ProductTypes, plan: Plan, k_tail: Bool = False](Listed):
         var problem = Self.types.problem(m, n, k)
         comptime if Self.plan.family == Family.DECODE:
             comptime shape = Self.plan.decode_of(Self.k_tail)
-            DecodeKernel[Self.types, shape].launch(problem, queue)
+            StreamingKernel[Self.types, shape].launch(problem, queue)
         elif Self.plan.family == Family.MIDDLE:
             comptime shape = Self.plan.middle
-            MiddleKernel[Self.types, shape, Self.k_tail].launch(problem, queue)
+            InterleavedKernel[Self.types, shape, Self.k_tail].launch(problem, queue)
         else:
-            PrefillKernel[Self.types, Self.plan.m_tiles, Self.k_tail].launch(problem, queue)
+            PingPongKernel[Self.types, Self.plan.m_tiles, Self.k_tail].launch(problem, queue)

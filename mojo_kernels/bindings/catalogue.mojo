@@ -3,7 +3,7 @@
     assembly()              {name: text}
     launch(name, m, n, k)   {grid, threads, cleared_bytes, handed_over_bytes, arguments}, or None
                             if the kernel does not compute that shape
-    crew()                  how workgroups that share rows count, for those who play the others
+    cooperative()            how workgroups that share rows count, for those who play the others
 
 Arguments are names where the kernel takes addresses, else integers of 32 bits.
 """
@@ -13,9 +13,9 @@ from std.python.bindings import PythonModuleBuilder
 
 from ..cdna4.catalogue import Catalogue, Question, Texts
 from ..cdna4.chip import BLOCK
-from ..cdna4.prologue.cooperative import Crew
+from ..cdna4.prologue.cooperative import Cooperative
 from ..cdna4.schedules.ping_pong.shape import STAGE_BLOCKS
-from ..cdna4.prologue.shape import CREW_BYTES, PART_BLOCKS, SCALE_GROUP_ROWS
+from ..cdna4.prologue.shape import COUNTER_BYTES, PART_BLOCKS, SCALE_GROUP_ROWS
 from ..cdna4.types import ADDRESSES
 
 
@@ -61,12 +61,12 @@ def py_launch[
     )
 
 
-def py_crew() raises -> PythonObject:
+def py_cooperative() raises -> PythonObject:
     """Returns where a crew counts and what a part is."""
     comptime WORD = 4
     return Python.dict(
-        words=PythonObject(CREW_BYTES // WORD),
-        finished_word=PythonObject(Int(Crew[1, 1].FINISHED) // WORD),
+        words=PythonObject(COUNTER_BYTES // WORD),
+        finished_word=PythonObject(Int(Cooperative[1, 1].FINISHED) // WORD),
         pair_rows=PythonObject(SCALE_GROUP_ROWS),
         part_k=Python.dict(
             linear=PythonObject(STAGE_BLOCKS * BLOCK), matmul=PythonObject(PART_BLOCKS * BLOCK)
@@ -79,5 +79,5 @@ def catalogue_module[Kernels: Catalogue](name: StaticString) raises -> PythonObj
     var module = PythonModuleBuilder(name)
     module.def_function[py_assembly[Kernels]]("assembly")
     module.def_function[py_launch[Kernels]]("launch")
-    module.def_function[py_crew]("crew")
+    module.def_function[py_cooperative]("cooperative")
     return module.finalize()

@@ -7,9 +7,9 @@ own `launch` knows the rest. MAX ops and the HIP modules go through `launch` bel
 from ..launch.queue import Queue
 from ..problem import Left, Problem
 from .chip import MAX_TENSOR_BYTES, TILE
-from .schedules.streaming.kernel import DecodeKernel
-from .schedules.interleaved.kernel import MiddleKernel
-from .schedules.ping_pong.kernel import PrefillKernel
+from .schedules.streaming.kernel import StreamingKernel
+from .schedules.interleaved.kernel import InterleavedKernel
+from .schedules.ping_pong.kernel import PingPongKernel
 from .prepare.quantize import QuantizeKernel
 from .types import ProductTypes, float_bytes
 from .host.plan import Family
@@ -104,15 +104,15 @@ def _launch_row[
                         if choice.plan.has_tail(problem.k) == k_tail:
                             comptime if choice.plan.family == Family.DECODE:
                                 comptime shape = choice.plan.decode_of(k_tail)
-                                return DecodeKernel[types, shape].launch(problem, queue)
+                                return StreamingKernel[types, shape].launch(problem, queue)
                             elif choice.plan.family == Family.MIDDLE:
                                 comptime shape = choice.plan.middle
-                                comptime Kernel = MiddleKernel[types.encoded(), shape, k_tail]
+                                comptime Kernel = InterleavedKernel[types.encoded(), shape, k_tail]
                                 var part = problem
                                 comptime if choice.quantizes_first(types):
                                     part = _quantized[types](problem, queue)
                                 return Kernel.launch(part, queue)
                             else:
-                                comptime Kernel = PrefillKernel[types, choice.plan.m_tiles, k_tail]
+                                comptime Kernel = PingPongKernel[types, choice.plan.m_tiles, k_tail]
                                 return Kernel.launch(problem, queue)
     raise Error("no kernel was compiled for what was chosen")

@@ -20,13 +20,15 @@ from tests import artefacts
 from tests.cdna4.support import NUMPY_DTYPES, poisoned_weights
 
 GATES = ["swiglu_oai", "silu"]
-QUANTIZE_ARGUMENTS = 5
+QUANTIZE_ARGUMENTS = 6
 """Arguments of the launch that encodes tokens: the second one, if there is one."""
-WORKGROUPS = {17: 11, 18: 2}
+WORKGROUPS = {17: 14, 18: 11}
 """The argument that says how many workgroups go through the tiles of a product of codes, or of
 ordered rows, by how many arguments it has."""
-RESULT = 13
-"""The argument that says where its results go; of ordered rows the next one, where scales go."""
+LEFT, RESULT = 3, 6
+"""The arguments that say where the left side of a product lies, and where its results go."""
+ORDERED_RESULTS = 12, 15
+"""The same of ordered rows: codes, and their scales."""
 ORDER_ARGUMENTS = 10
 """Arguments of the launch that orders rows by tiles: the third one, if there is one."""
 TILE_ROWS = 256
@@ -197,12 +199,12 @@ class Layer:
         part = partial(part_of, workspace)
         hidden, codes = None, None
         if not encodes(launches):
-            hidden = part(launches[-2]["arguments"][7], self.x.dtype, self.slots(), inner)
+            hidden = part(launches[-2]["arguments"][LEFT], self.x.dtype, self.slots(), inner)
         elif self.gate != "swiglu_oai":
             encode = next(one for one in launches[::-1] if is_quantization(one))
             hidden = part(encode["arguments"][0], self.x.dtype, self.slots(), inner)
         elif orders(launches):
-            places = launches[3]["arguments"][RESULT : RESULT + 2]
+            places = [launches[3]["arguments"][at] for at in ORDERED_RESULTS]
             sizes = part(route[6], np.int32, count)
             left = types_of(self.name).left
             codes = ordered_codes_of(workspace, places, self.slots(), inner, sizes, left)

@@ -74,7 +74,7 @@ def launch_of(name, m, n, k):
 
 @dataclass
 class Workspace:
-    """What a launch meets in; counters are words, a row for each crew."""
+    """What a launch meets in; counters are words, a row for each cooperative."""
 
     memory: np.ndarray
     counters: np.ndarray
@@ -85,14 +85,14 @@ class Workspace:
     @classmethod
     def of(cls, name, m, n, k, *, finished=0):
         """Returns a workspace whose first `finished` parts of each pair others have prepared."""
-        found, crew = launch_of(name, m, n, k), cdna4.CATALOGUE_OF[name].crew
+        found, cooperative = launch_of(name, m, n, k), cdna4.CATALOGUE_OF[name].cooperative
         kernel = Prefill.named(name)
         memory = found.workspace()
         memory[found.cleared_bytes :] = 0xA5
-        counters = memory[: found.cleared_bytes].view(np.uint32).reshape(-1, crew["words"])
-        pairs = kernel.rows // crew["pair_rows"]
+        counters = memory[: found.cleared_bytes].view(np.uint32).reshape(-1, cooperative["words"])
+        pairs = kernel.rows // cooperative["pair_rows"]
         counters[:, :pairs] = finished
-        counters[:, crew["finished_word"]] = pairs * finished
+        counters[:, cooperative["finished_word"]] = pairs * finished
         scale_bytes = cdna4.round_up(m, PAIR_ROWS) * cdna4.round_up(k // oracle.BLOCK, 8)
         scales = memory[found.cleared_bytes :][:scale_bytes]
         code_bytes = m * k // oracle.BLOCK * kernel.k_bytes[0] if kernel.op == "linear" else 0
@@ -196,7 +196,7 @@ def model(kernel, name, m, n, k, **options):
     operands = {operand: np.zeros(size, np.uint8) for operand, size in sizes.items()}
     found, workspace = launch_of(name, m, n, k), None
     if not made.is_kept:
-        parts = cdna4.ceildiv(k, cdna4.CATALOGUE_OF[name].crew["part_k"][made.op])
+        parts = cdna4.ceildiv(k, cdna4.CATALOGUE_OF[name].cooperative["part_k"][made.op])
         own = cdna4.ceildiv(parts, cdna4.ceildiv(n, COLUMNS))
         workspace = Workspace.of(name, m, n, k, finished=parts - own).memory
     args = found.bind(**operands, workspace=workspace)

@@ -1,6 +1,6 @@
 """Do workgroups that prepare rows for each other rely on luck? Every mutation that matters shows.
 
-Mutations of what orders workgroups: delete a barrier around the place where a crew meets, or its
+Mutations of what orders workgroups: delete a barrier around the wait for others' parts, or its
 `buffer_inv`; take `sc1` from a load, a store, an atomic. Survivors are of kinds that are explained.
 """
 

@@ -12,8 +12,8 @@ from mx_kernels._core.native import gpu_plans
 from tests.cdna4.support import CONTEST
 from tests.hip.kinds import KINDS
 
-DECODE, PREFILL = "cdna4/decode/kernel.mojo", "cdna4/prefill/kernel.mojo"
-MIDDLE = "cdna4/middle/kernel.mojo"
+DECODE, PREFILL = "cdna4/schedules/streaming/kernel.mojo", "cdna4/schedules/ping_pong/kernel.mojo"
+MIDDLE = "cdna4/schedules/interleaved/kernel.mojo"
 CLEARED_BYTES = (1 << 24) + (1 << 16)
 """What launches find zero (launch/workspace.mojo)."""
 EXTREMES = itertools.product(
@@ -83,7 +83,9 @@ def test_all_tiles_that_share_k_find_room_to_add_up():
 def test_floats_of_hundreds_of_rows_become_codes_in_a_launch_before(m, n, k):
     codes, floats = (mx.explain(m, n, k, device="gfx950", op=op) for op in ("matmul", "linear"))
     assert floats.quantizes_first and floats.kernel == MIDDLE and floats.cut == codes.cut
-    assert "floats encoded in a launch before, then cdna4/middle/kernel.mojo" in str(floats)
+    assert "floats encoded in a launch before, then cdna4/schedules/interleaved/kernel.mojo" in str(
+        floats
+    )
     assert floats.counter_bytes == codes.counter_bytes
     assert floats.workspace_bytes - codes.workspace_bytes >= m * k // 2 + m * k // 32
 
@@ -119,7 +121,7 @@ def test_large_tiles_are_for_many_rows_of_eight_bits_too(op, left, right):
 def test_the_answer_is_a_sentence():
     text = str(mx.explain(16, 2112, 7168, device="gfx950"))
     assert text.startswith(
-        "16 x 2112 x 7168 of mxfp4 x mxfp4 on gfx950: cdna4/decode/kernel.mojo, few tiles: K is"
+        f"16 x 2112 x 7168 of mxfp4 x mxfp4 on gfx950: {DECODE}, few tiles: K is"
     )
     assert "K split 7 ways" in text
 

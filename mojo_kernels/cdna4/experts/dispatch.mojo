@@ -3,19 +3,19 @@
     grouped product    one launch
 
     layer              route_slots      ids -> rows of tokens, sorted by expert
-                       experts_decode   tokens, gathered -> hidden numbers, gated on the way
-                       experts_decode   hidden numbers -> rows, float32
+                       gemm_streaming   tokens, gathered -> hidden numbers, gated on the way
+                       gemm_streaming   hidden numbers -> rows, float32
                        add_slots        rows, by token and in the order of slots -> y
 
-With more rows than tiles of the decode kernel are made for, a layer of four-bit or eight-bit
-activations encodes its tokens before, once (`encoded.mojo`):
+With more rows than tiles of the streaming schedule are made for, a layer of four-bit or eight-bit
+activations encodes its tokens before, once (prepare/quantize.mojo):
 
                        quantize_rows    tokens -> codes
-                       experts_middle   codes, gathered -> hidden numbers, gated and encoded
-                       experts_middle   codes -> rows
+                       gemm_interleaved codes, gathered -> hidden numbers, gated and encoded
+                       gemm_interleaved codes -> rows
 
-With more rows than tiles of these have, products are `experts_prefill` (`prefill.mojo`), and
-`order_rows` comes before the first one.
+With more rows than tiles of these have, products are `gemm_ping_pong`, and
+`order_rows` (prepare/order.mojo) comes before the first one.
 
 Gates that are not neighbours of their ups take launches of their own between the products:
 `gate_sums`, and `quantize_rows` again for what it makes. What the launches hand over lies in the
@@ -70,9 +70,7 @@ def multiply_grouped[types: ProductTypes](problem: GroupedProblem, mut queue: So
     )
 
 
-def launch[
-    types: ProductTypes, grouping: Grouping
-](of: Arguments, mut queue: Some[Queue]) raises:
+def launch[types: ProductTypes, grouping: Grouping](of: Arguments, mut queue: Some[Queue]) raises:
     """Launches a product of floats with the cut that is chosen for it."""
     comptime assert has_expert_kernels(types.formats), unsupported(types.formats)
     _check_all_bytes[types](of.rows, of.experts, of.n, of.k)

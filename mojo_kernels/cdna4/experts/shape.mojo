@@ -27,8 +27,8 @@ from ..chip import (
     TILE,
     WORD_BYTES,
 )
-from ..schedules.streaming.shape import DecodeShape
-from ..schedules.interleaved.shape import MiddleShape, STAGE_BLOCKS, STAGE_K
+from ..schedules.streaming.shape import StreamingShape
+from ..schedules.interleaved.shape import InterleavedShape, STAGE_BLOCKS, STAGE_K
 from ..schedules.ping_pong.shape import COLUMNS, THREADS, rows_of
 from ..prologue.shape import PART_BLOCKS
 from ...launch.grid import Grid
@@ -54,7 +54,7 @@ def stores_codes(gate: Gate) -> Bool:
     return gate.is_interleaved() and gate.has_quotients()
 
 
-def decode_grid(cut: DecodeShape, m: Int, n: Int, groups: Int) -> Grid:
+def decode_grid(cut: StreamingShape, m: Int, n: Int, groups: Int) -> Grid:
     """Returns the grid of the streaming kernel: for as many tiles as sizes can make.
 
     An XCD has columns of tiles if groups have several, which share weights. Otherwise it would only
@@ -87,8 +87,8 @@ def quantize_grid(m: Int, k: Int) -> Grid:
     return Grid(groups, ceildiv(m, QUANTIZED_ROWS), threads=QUANTIZE_WAVES * LANES)
 
 
-def middle_grid(cut: MiddleShape, m: Int, n: Int, groups: Int) -> Grid:
-    """Returns the grid of the interleaved kernel: a workgroup for each tile there can be, or fewer."""
+def middle_grid(cut: InterleavedShape, m: Int, n: Int, groups: Int) -> Grid:
+    """Returns the grid of the interleaved kernel: for each tile there can be, or fewer."""
     var tiles = XcdBands(most_tiles(m, groups, cut.rows()), ceildiv(n, cut.columns()))
     return Grid(min(tiles.num_workgroups(), cut.workgroups()), threads=cut.threads())
 

@@ -17,9 +17,16 @@ from std.math import ceildiv
 
 from ...numbers.formats import Format
 from ..chip import BLOCK, CUS, GROUP_TILES, PAIR, TILE, TILE_BLOCKS, TILE_K
-from ..schedules.streaming.shape import DecodeShape
-from ..schedules.interleaved.shape import MiddleShape, WAVES
-from ..schedules.ping_pong.shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_M, rows_of, tile_cycles
+from ..schedules.streaming.shape import StreamingShape
+from ..schedules.interleaved.shape import InterleavedShape, WAVES
+from ..schedules.ping_pong.shape import (
+    COLUMNS,
+    N_TILES,
+    STAGE_BLOCKS,
+    WAVES_M,
+    rows_of,
+    tile_cycles,
+)
 from ..types import Formats, ProductTypes, float_bytes
 from .plan import Family, Plan
 
@@ -127,7 +134,7 @@ struct Costs(TrivialRegisterPassable):
         var before = self.of_quantizing(m, k, bytes) if types.x else 0
         return before + self.of_middle(plan.middle, m, n, k)
 
-    def of_middle(self, shape: MiddleShape, m: Int, n: Int, k: Int) -> Int:
+    def of_middle(self, shape: InterleavedShape, m: Int, n: Int, k: Int) -> Int:
         """Returns the cycles of a middle kernel."""
         var rows, columns = ceildiv(m, shape.rows()), ceildiv(n, shape.columns())
         var simd_waves = shape.waves // WAVES
@@ -167,7 +174,7 @@ struct Costs(TrivialRegisterPassable):
         var round = begin + ceildiv(k, STAGE_BLOCKS * BLOCK) * max(bytes // self.bytes, multiply)
         return _rounds(rows * columns) * round + self._write_back(2 * m * n)
 
-    def of_decode(self, shape: DecodeShape, m: Int, n: Int, k: Int, float_bytes: Int) -> Int:
+    def of_decode(self, shape: StreamingShape, m: Int, n: Int, k: Int, float_bytes: Int) -> Int:
         """Returns the cycles of a decode kernel: its waves load for themselves, and add up."""
         var rows, columns = shape.m_tiles * TILE, shape.n_tiles * TILE
         var bytes_per_cycle = self.decode_low if shape.m_tiles == 1 else self.decode_high
@@ -189,7 +196,7 @@ struct Costs(TrivialRegisterPassable):
         # Of two workgroups of a compute unit, one begins and ends while the other loads.
         return self.decode_ends + rounds * load + handover + written
 
-    def _per_cent(self, shape: MiddleShape) -> Int:
+    def _per_cent(self, shape: InterleavedShape) -> Int:
         """Returns how long a stage takes of what its matrix instructions do, in per cent."""
         if shape.waves > WAVES:
             return self.middle_two
@@ -211,7 +218,9 @@ def _rounds(groups: Int) -> Int:
     return ceildiv(groups, CUS)
 
 
-def cycles_of_experts(cut: MiddleShape, m: Int, n: Int, k: Int, groups: Int, left: Format) -> Int:
+def cycles_of_experts(
+    cut: InterleavedShape, m: Int, n: Int, k: Int, groups: Int, left: Format
+) -> Int:
     """Returns what the tiles of a compute unit take, one after another, in cycles.
 
     A tile of experts has matrix instructions, to begin and end with something that grows with C, and loads

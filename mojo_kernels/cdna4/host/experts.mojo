@@ -14,7 +14,7 @@ from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import ANY
 from ..chip import CUS, TILE, WORD_BYTES
-from ..schedules.streaming.shape import DecodeShape
+from ..schedules.streaming.shape import StreamingShape
 from ..arguments import OrderedRows
 from ..experts.shape import (
     code_bytes,
@@ -24,14 +24,14 @@ from ..experts.shape import (
     scale_bytes,
     stores_codes,
 )
-from ..schedules.interleaved.shape import MiddleShape, slices_of
+from ..schedules.interleaved.shape import InterleavedShape, slices_of
 from ..types import Formats, ProductTypes, float_bytes
 from .plan import has_room
 
 
-def _cut(m_tiles: Int, n_tiles: Int, waves: Int, depth: Int) -> DecodeShape:
+def _cut(m_tiles: Int, n_tiles: Int, waves: Int, depth: Int) -> StreamingShape:
     """Returns a cut whose waves share K, which may end anywhere."""
-    return DecodeShape(m_tiles, n_tiles, 1, waves, depth, True, 1)
+    return StreamingShape(m_tiles, n_tiles, 1, waves, depth, True, 1)
 
 
 comptime DECODE_CUTS = [_cut(1, 4, 8, 1), _cut(1, 8, 2, 1), _cut(2, 4, 4, 1), _cut(4, 4, 2, 1)]
@@ -63,19 +63,19 @@ def choose_decode(m: Int, n: Int, groups: Int, types: ProductTypes) -> Int:
 
 
 comptime MIDDLE_CUTS = [
-    MiddleShape(4, 3, 3, 1),
-    MiddleShape(4, 4, 2, 1),
-    MiddleShape(6, 3, 2, 1),
-    MiddleShape(6, 4, 2, 1),
-    MiddleShape(10, 3, 2, 1),
-    MiddleShape(10, 4, 2, 1),
-    MiddleShape(12, 3, 2, 1),
-    MiddleShape(12, 4, 2, 1),
+    InterleavedShape(4, 3, 3, 1),
+    InterleavedShape(4, 4, 2, 1),
+    InterleavedShape(6, 3, 2, 1),
+    InterleavedShape(6, 4, 2, 1),
+    InterleavedShape(10, 3, 2, 1),
+    InterleavedShape(10, 4, 2, 1),
+    InterleavedShape(12, 3, 2, 1),
+    InterleavedShape(12, 4, 2, 1),
 ]
 """For encoded rows, of groups of more and more rows. In a stage of wider formats fewer fit."""
 
 
-def has_cut(cut: MiddleShape, types: ProductTypes, are_gated: Bool) -> Bool:
+def has_cut(cut: InterleavedShape, types: ProductTypes, are_gated: Bool) -> Bool:
     """Says whether a cut is for products: where hidden numbers are encoded, a wave has whole blocks
     of them, and where they are float32 before, the largest takes too many registers."""
     comptime WHOLE_BLOCKS, HIGH, HIGHEST = 4, 10, 12
@@ -85,11 +85,11 @@ def has_cut(cut: MiddleShape, types: ProductTypes, are_gated: Bool) -> Bool:
     return is_wide and (cut.m_tiles < HIGHEST or types.out != DType.float32)
 
 
-def cut_of(left: Format, place: Int) -> MiddleShape:
+def cut_of(left: Format, place: Int) -> InterleavedShape:
     """Returns the cut at a place of `MIDDLE_CUTS`, for rows of a format."""
     var cut = materialize[MIDDLE_CUTS]()[place]
     var slices = slices_of(left)
-    return MiddleShape(cut.m_tiles, cut.n_tiles, cut.depth * cut.slices // slices, 1, slices)
+    return InterleavedShape(cut.m_tiles, cut.n_tiles, cut.depth * cut.slices // slices, 1, slices)
 
 
 def most_rows() -> Int:

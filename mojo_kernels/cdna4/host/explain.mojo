@@ -164,7 +164,7 @@ def _encode(reason: StaticString, m: Int, k: Int) -> Explained:
     var tile_k = QUANTIZE_WAVES * STAGE_K
     var grid = quantize_grid(m, k)
     return Explained(
-        "encode", "cdna4/experts/encoded.mojo", reason, "", QUANTIZED_ROWS, tile_k, grid
+        "encode", "cdna4/prepare/quantize.mojo", reason, "", QUANTIZED_ROWS, tile_k, grid
     )
 
 
@@ -174,7 +174,7 @@ def _order(m: Int, experts: Int, k: Int) -> Explained:
     var grid = order_grid(m, experts, k)
     var tile_k = PART_BLOCKS * BLOCK
     return Explained(
-        "order", "cdna4/experts/prefill.mojo", reason, "", ROWS, tile_k, grid
+        "order", "cdna4/prepare/order.mojo", reason, "", ROWS, tile_k, grid
     )  # fmt: skip
 
 
@@ -194,7 +194,7 @@ def _product(
     if _types(formats).orders(m, experts):
         var words = String("prefill", ROWS, "x", COLUMNS)
         return Explained(
-            name, "cdna4/experts/prefill.mojo", "codes: most groups have hundreds of rows", words,
+            name, "cdna4/schedules/ping_pong/kernel.mojo", "codes: most groups have hundreds of rows", words,
             ROWS, COLUMNS, prefill_grid(m, n, experts),
         )  # fmt: skip
     var types = _product_types(formats)
@@ -202,7 +202,7 @@ def _product(
     var reason = StaticString("codes: tiles have the rows of most groups")
     var words = String("middle", cut.rows(), "x", cut.columns())
     return Explained(
-        name, "cdna4/experts/encoded.mojo", reason, words, cut.rows(), cut.columns(),
+        name, "cdna4/schedules/interleaved/kernel.mojo", reason, words, cut.rows(), cut.columns(),
         middle_grid(cut, m, n, experts),
     )  # fmt: skip
 
@@ -219,4 +219,6 @@ def _decode(name: StaticString, m: Int, n: Int, experts: Int, formats: Formats) 
         reason = "few groups have rows: narrow tiles, so that more compute units have work"
     elif experts * tile_m < m:
         reason = "an average group has more rows than the largest tile"
-    return Explained(name, "cdna4/experts/kernel.mojo", reason, cut.name(), tile_m, tile_n, grid)
+    return Explained(
+        name, "cdna4/schedules/streaming/kernel.mojo", reason, cut.name(), tile_m, tile_n, grid
+    )

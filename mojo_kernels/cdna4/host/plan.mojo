@@ -9,9 +9,16 @@
 from ...launch.grid import Grid, Workspace
 from ...numbers.formats import Format
 from ..chip import LDS_BYTES, TILE, TILE_BLOCKS, TILE_K
-from ..schedules.streaming.shape import DecodeLds, DecodeShape
-from ..schedules.interleaved.shape import MiddleShape, slices_of
-from ..schedules.ping_pong.shape import COLUMNS, STAGE_BLOCKS, grid_of, has_tile, rows_of, workspace_of
+from ..schedules.streaming.shape import StreamingLds as DecodeLds, StreamingShape
+from ..schedules.interleaved.shape import InterleavedShape, slices_of
+from ..schedules.ping_pong.shape import (
+    COLUMNS,
+    STAGE_BLOCKS,
+    grid_of,
+    has_tile,
+    rows_of,
+    workspace_of,
+)
 from ..types import Formats, ProductTypes, float_bytes
 
 
@@ -22,20 +29,20 @@ struct Family(Equatable, TrivialRegisterPassable):
     var code: Int
 
     comptime DECODE = Self(0)
-    """Of `decode/kernel.mojo`."""
+    """Of `streaming/kernel.mojo`."""
     comptime PREFILL = Self(1)
-    """Of `prefill/kernel.mojo`."""
+    """Of `ping_pong/kernel.mojo`."""
     comptime MIDDLE = Self(2)
-    """Of `middle/kernel.mojo`."""
+    """Of `interleaved/kernel.mojo`."""
 
     def kernel(self) -> String:
         """Returns the file of the kernel."""
-        var room = "decode" if self == Self.DECODE else "prefill"
-        room = "middle" if self == Self.MIDDLE else room
-        return String("cdna4/", room, "/kernel.mojo")
+        var room = "streaming" if self == Self.DECODE else "ping_pong"
+        room = "interleaved" if self == Self.MIDDLE else room
+        return String("cdna4/schedules/", room, "/kernel.mojo")
 
 
-def has_room(cut: DecodeShape, types: ProductTypes) -> Bool:
+def has_room(cut: StreamingShape, types: ProductTypes) -> Bool:
     """Says whether LDS has room for a decode kernel's activations."""
     var tile_bytes = TILE * TILE_K * float_bytes(types.floats())
     return DecodeLds(cut, tile_bytes, types.formats.left).num_bytes() <= LDS_BYTES
@@ -46,22 +53,22 @@ struct Plan(TrivialRegisterPassable):
     """A kernel and its cut, which is that of its family."""
 
     var family: Family
-    var decode: DecodeShape
+    var decode: StreamingShape
     """Whether K may end within a chunk is settled by K."""
-    var middle: MiddleShape
+    var middle: InterleavedShape
     var m_tiles: Int
     """Tiles of rows of a wave of a prefill kernel."""
 
-    comptime _NO_DECODE = DecodeShape(1, 1, 1, 1, 1, False, 1)
-    comptime _NO_MIDDLE = MiddleShape(2, 1, 1, 1)
+    comptime _NO_DECODE = StreamingShape(1, 1, 1, 1, 1, False, 1)
+    comptime _NO_MIDDLE = InterleavedShape(2, 1, 1, 1)
 
     @staticmethod
-    def of(shape: DecodeShape) -> Self:
+    def of(shape: StreamingShape) -> Self:
         """Returns the plan of a decode kernel."""
         return Self(Family.DECODE, shape, Self._NO_MIDDLE, 0)
 
     @staticmethod
-    def of(shape: MiddleShape) -> Self:
+    def of(shape: InterleavedShape) -> Self:
         """Returns the plan of a middle kernel."""
         return Self(Family.MIDDLE, Self._NO_DECODE, shape, 0)
 
@@ -116,7 +123,7 @@ struct Plan(TrivialRegisterPassable):
         """Says whether K ends within a step, which takes the `k_tail` instance."""
         return k % self.step_k() != 0
 
-    def decode_of(self, k_tail: Bool) -> DecodeShape:
+    def decode_of(self, k_tail: Bool) -> StreamingShape:
         """Returns the cut of the decode kernel that can end within a chunk, or of the other."""
         var shape = self.decode
         shape.k_tail = k_tail

@@ -20,9 +20,9 @@ from std.utils.numerics import max_finite
 from ...launch.grid import CLEARED_BYTES, Workspace
 from ...numbers.formats import Format
 from ..chip import CUS, MAX_ROWS
-from ..schedules.streaming.shape import DecodeShape
-from ..schedules.interleaved.shape import MiddleShape, WAVES, slices_of
-from ..prologue.shape import CREW_BYTES
+from ..schedules.streaming.shape import StreamingShape
+from ..schedules.interleaved.shape import InterleavedShape, WAVES, slices_of
+from ..prologue.shape import COUNTER_BYTES
 from ..types import Formats, ProductTypes
 from .plan import Family, Plan
 
@@ -109,7 +109,7 @@ struct Choice(TrivialRegisterPassable):
         if self.max_tiles != ANY:
             max_rows = min(max_rows, self.max_tiles // ceildiv(n, columns) * rows)
         if self.plan.family == Family.PREFILL:
-            max_rows = min(max_rows, CLEARED_BYTES // CREW_BYTES * rows)
+            max_rows = min(max_rows, CLEARED_BYTES // COUNTER_BYTES * rows)
         return max_rows
 
 
@@ -135,7 +135,7 @@ def _decode(
     up_front: Bool = False,
 ) -> Choice:
     """Returns a row with a decode kernel; without more words its waves share only K."""
-    var shape = DecodeShape(
+    var shape = StreamingShape(
         m_tiles, n_tiles, k_tiles, waves, depth, False, splits, sharers, up_front
     )
     return Choice(sources, max_m, max_k, max_tiles, any_k, Plan.of(shape), reason)
@@ -165,7 +165,7 @@ def _middle(
     var is_wide = sources == WIDE_CODES
     var max_tiles = CUS // splits if splits > 1 or is_wide else ANY
     var slices = slices_of(Format.MXFP8 if is_wide else Format.MXFP4)
-    var plan = Plan.of(MiddleShape(m_tiles, n_tiles, depth, splits, slices, waves))
+    var plan = Plan.of(InterleavedShape(m_tiles, n_tiles, depth, splits, slices, waves))
     return Choice(sources, ANY, max_k, max_tiles, any_k and not is_wide, plan, reason)
 
 
@@ -370,7 +370,7 @@ def plan_named(name: String, types: ProductTypes) raises -> Plan:
     var row = row_named(name, types)
     if row:
         return global_constant[CHOICES]()[row.value()].plan
-    var shape = DecodeShape.named(name)
+    var shape = StreamingShape.named(name)
     if shape.name() != name:
         raise Error(
             String("got the plan ", name, ", expected a row of the table or m<..>n<..>w<..>")

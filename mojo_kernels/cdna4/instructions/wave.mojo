@@ -11,7 +11,7 @@
 
 and what the waves of a workgroup do:
 
-    meet_waves         all of them have come as far
+    workgroup_barrier         all of them have come as far
 """
 
 from std.bit import pop_count
@@ -118,7 +118,7 @@ def with_lane(old: Int32, x: Int32, lane: Int32) -> Int32:
 
 
 @always_inline
-def meet_waves():
+def workgroup_barrier():
     """Waits until all waves of the workgroup have come here, and for no memory operation.
 
     MAX's `s_waitcnt_barrier` has an instruction more before it, which waits for nothing.

@@ -1,1 +1,1 @@
-"""Quantize as a kernel of its own."""
+"""Operands made ready by launches of their own: quantized, or ordered by tiles of groups."""

@@ -1,22 +1,17 @@
-"""Workgroups that prepare the rows they share: each part once a launch, for all of them.
+"""Cooperative preparation: workgroups that share rows prepare each part of them once a launch.
 
-The workgroups of one tile of rows of C are a crew. They find the activations of
-these rows in a workspace, in the form in which they multiply them, after each
-has done its share. A part belongs to a pair of tiles of rows, 32; wave w of every
-workgroup draws tickets for the parts of pair w, or of w modulo the pairs:
+The workgroups of one tile of rows of C find the activations of these rows in a workspace, in the
+form in which they multiply them, after each has done its share. A part belongs to a pair of tiles
+of rows, 32; wave w of every workgroup claims parts of pair w, or of w modulo the pairs:
 
-    draw      a part to prepare, until none is left
+    claim     a part to prepare, until none is left
     finish    it is stored where the whole device sees it
-    wait      until all parts of the crew are finished
-    leave     nobody of this workgroup looks at the counters again
+    wait      until all parts are finished
+    leave     this workgroup reads the counters no more
 
-Whoever holds a ticket runs and waits for nobody: all parts get finished in every
-order of workgroups and with any number of them on the device. Counters wrap to
-zero when the last workgroup leaves. In the workspace:
-
-    counters    128 bytes a crew: tickets of pair p at 4 * p, finished parts at 64
-    scales      preshuffled
-    codes       [M, K / 2], if activations come as floats
+A wave with a part runs and waits for nothing: all parts get finished in every order of workgroups
+and with any number of them on the device. Counters wrap to zero when the last workgroup leaves.
+`shape.mojo` says where things lie in the workspace.
 """
 
 from max.gpu.intrinsics import AMDBufferResource
@@ -29,9 +24,9 @@ from std.sys.intrinsics import readfirstlane
 from ..chip import LANES
 from ..instructions.lds import Lds
 from ..instructions.memory import arrive
-from ..instructions.wave import meet_waves
+from ..instructions.wave import workgroup_barrier
 from ..operands.memory import Span
-from .shape import CREW_BYTES
+from .shape import COUNTER_BYTES
 
 comptime FOR_THE_DEVICE = CacheOperation.GLOBAL
 """Stores that the whole device sees once they have completed."""
@@ -39,8 +34,8 @@ comptime _DEVICE = "agent"
 """The device as a scope of memory."""
 
 
-trait SharedWork:
-    """What a wave does with a ticket."""
+trait CooperativeWork:
+    """What a wave does with a part that it has claimed."""
 
     comptime BLOCKS: Int
     """Blocks along K of a part."""
@@ -81,27 +76,26 @@ trait SharedWork:
         ...
 
 
-trait Meeting(TrivialRegisterPassable):
-    """What a workgroup waits for before it reads its activations."""
+trait Prologue(TrivialRegisterPassable):
+    """What comes before the main loop."""
 
-    def meet(self, wave: Int32, lane: Int32):
-        """Waits."""
+    def join(self, wave: Int32, lane: Int32):
+        """Waits until activations can be read."""
         ...
 
 
 @fieldwise_init
-struct NoMeeting(Meeting):
-    """Activations that are multiplied as they come: nobody waits."""
+struct NoPrologue(Prologue):
+    """Activations that are multiplied as they come."""
 
     @always_inline
-    def meet(self, wave: Int32, lane: Int32):
-        """Returns at once."""
+    def join(self, wave: Int32, lane: Int32):
         pass
 
 
 @fieldwise_init
-struct Crew[pairs: Int, waves: Int](Meeting):
-    """The workgroups that share rows.
+struct Cooperative[pairs: Int, waves: Int](Prologue):
+    """The counters of the workgroups that share rows.
 
     Parameters:
         pairs: Pairs of tiles of rows.
@@ -110,26 +104,28 @@ struct Crew[pairs: Int, waves: Int](Meeting):
 
     comptime FINISHED = Int32(64)
     """Where finished parts are counted."""
-    comptime TICKET_BYTES = Int32(4)
-    """Bytes of a counter of tickets."""
+    comptime CLAIM_BYTES = Int32(4)
+    """Bytes of the number of the next part of a pair."""
     comptime Counter = MutPointer[UInt32, MutUntrackedOrigin, address_space=AddressSpace.GLOBAL]
 
     var counters: AMDBufferResource
-    """The counters of the crew."""
+    """All of them."""
     var finished: Self.Counter
     """The one of the finished parts."""
     var workgroups: Int32
-    """Workgroups of the crew."""
+    """How many workgroups there are."""
     var parts: Int32
     """Parts of a pair."""
 
     @staticmethod
     @always_inline
-    def of(workspace: MutPointer[UInt8, _], crew: Int32, workgroups: Int32, parts: Int32) -> Self:
-        """Finds the counters of crew `crew`."""
+    def of(
+        workspace: MutPointer[UInt8, _], tile_row: Int32, workgroups: Int32, parts: Int32
+    ) -> Self:
+        """Finds the counters of a tile of rows."""
         comptime assert Self.waves % Self.pairs == 0, "as many waves for each pair"
-        comptime BYTES = Int32(CREW_BYTES)
-        var counters = Span.of(workspace, (crew + 1) * BYTES).from_offset(crew * BYTES)
+        comptime BYTES = Int32(COUNTER_BYTES)
+        var counters = Span.of(workspace, (tile_row + 1) * BYTES).from_offset(tile_row * BYTES)
         var finished = Int(counters.start) + Int(Self.FINISHED)
         return Self(
             counters.after(0), Self.Counter(unsafe_from_address=finished), workgroups, parts
@@ -141,14 +137,14 @@ struct Crew[pairs: Int, waves: Int](Meeting):
         return (self.parts * Int32(Self.pairs)).cast[DType.uint32]()
 
     @always_inline
-    def draw(self, pair: Int32, lane: Int32) -> UInt32:
-        """Draws a part of a pair in lane 0; each wave stops when none is left."""
+    def claim(self, pair: Int32, lane: Int32) -> UInt32:
+        """Claims a part of a pair in lane 0; each wave stops when none is left."""
         comptime WAVES = Int32(Self.waves // Self.pairs)
         var last = (self.parts + self.workgroups * WAVES - 1).cast[DType.uint32]()
-        var ticket = UInt32(0)
+        var part = UInt32(0)
         if lane == 0:
-            ticket = arrive(self.counters, pair * Self.TICKET_BYTES, last)
-        return ticket
+            part = arrive(self.counters, pair * Self.CLAIM_BYTES, last)
+        return part
 
     @always_inline
     def finish(self, count: Int32, lane: Int32):
@@ -166,13 +162,15 @@ struct Crew[pairs: Int, waves: Int](Meeting):
             pass
 
     @always_inline
-    def prepare[Work: SharedWork](self, mut work: Work, first: UInt32, wave: Int32, lane: Int32):
-        """Does the wave's share, which begins with ticket `first`."""
+    def prepare[
+        Work: CooperativeWork
+    ](self, mut work: Work, first: UInt32, wave: Int32, lane: Int32):
+        """Does the wave's share, which begins with part `first`."""
         var num_finished = Int32(0)
         var part = readfirstlane(first).cast[DType.int32]()
         while part < self.parts:
             work.start(part)
-            var next = self.draw(wave % Int32(Self.pairs), lane)
+            var next = self.claim(wave % Int32(Self.pairs), lane)
             work.complete[1](part)
             part = readfirstlane(next).cast[DType.int32]()
             num_finished += 1
@@ -180,12 +178,12 @@ struct Crew[pairs: Int, waves: Int](Meeting):
         self.finish(num_finished, lane)
 
     @always_inline
-    def meet(self, wave: Int32, lane: Int32):
+    def join(self, wave: Int32, lane: Int32):
         """Waits for the others' shares, at barriers of the workgroup; leaves."""
-        meet_waves()
+        workgroup_barrier()
         if wave == 0:
             self.wait()
-        meet_waves()
+        workgroup_barrier()
         fence[Ordering.ACQUIRE, scope=_DEVICE]()
         if wave == 0:
             self.finish(1, lane)

@@ -13,7 +13,7 @@ from ...numbers.scales import Scale
 from ..chip import BLOCK, GROUP_BLOCKS, PAIR, TILE
 from ..types import KEPT
 
-comptime CREW_BYTES = 128
+comptime COUNTER_BYTES = 128
 """Bytes of the counters of a tile of rows."""
 comptime PART_GROUPS = 8
 """Groups of scales that a wave reorders at once."""
@@ -26,7 +26,7 @@ comptime SCALE_GROUP_ROWS = PAIR * TILE
 
 
 @fieldwise_init
-struct CrewMemory(TrivialRegisterPassable):
+struct CooperativeMemory(TrivialRegisterPassable):
     """Where the parts of a workspace begin."""
 
     comptime ALIGNMENT = 256
@@ -41,12 +41,12 @@ struct CrewMemory(TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def of(format: Format, crews: Int, rows: Int, k: Int) -> Self:
+    def of(format: Format, tile_rows: Int, rows: Int, k: Int) -> Self:
         """Returns the workspace of a launch for activations [rows, k], encoded in a format."""
         comptime ROWS = PreshuffledCdna4.SCALE_ROW_MULTIPLE
         comptime BLOCKS = PreshuffledCdna4.SCALE_K_MULTIPLE
         var k_blocks = k // BLOCK
-        var counter_bytes = align_up(crews * CREW_BYTES, Self.ALIGNMENT)
+        var counter_bytes = align_up(tile_rows * COUNTER_BYTES, Self.ALIGNMENT)
         var scale_bytes = align_up(rows, ROWS) * align_up(k_blocks, BLOCKS)
         var codes = counter_bytes + align_up(scale_bytes, Self.ALIGNMENT)
         return Self(counter_bytes, codes, codes + rows * format.packed_bytes(k))

@@ -22,12 +22,12 @@ from ..operands.memory import OUT_OF_RANGE, Span, quotient
 from ..operands.quantizer import GroupQuantizer
 from ..operands.tiles import FloatTile
 from ..types import ProductTypes
-from .cooperative import FOR_THE_DEVICE, SharedWork
+from .cooperative import FOR_THE_DEVICE, CooperativeWork
 from .shape import PART_BLOCKS, PART_GROUPS, SCALE_GROUP_BYTES, SCALE_GROUP_ROWS
 
 
 @fieldwise_init
-struct ReorderedScales[k_tail: Bool](SharedWork):
+struct ReorderedScales[k_tail: Bool](CooperativeWork):
     """Plain scales of a pair of tiles of rows on their way to the preshuffled layout.
 
     Parameters:
@@ -126,7 +126,7 @@ struct ReorderedScales[k_tail: Bool](SharedWork):
 
 
 @fieldwise_init
-struct EncodedGroups[types: ProductTypes, lds_bytes: Int](SharedWork):
+struct EncodedGroups[types: ProductTypes, lds_bytes: Int](CooperativeWork):
     """Floats of a pair of tiles of rows on their way to codes; a part is a group.
 
     Parameters:
@@ -170,7 +170,7 @@ struct EncodedGroups[types: ProductTypes, lds_bytes: Int](SharedWork):
         var rows = Self.Quantizer.Rows.at(codes, scales, m, k_blocks)
         var pair = quotient[SCALE_GROUP_ROWS](first_row)
         var work = Self(Self.Quantizer(floats, rows, lds, pair, lane))
-        schedule_barrier()  # The first ticket is on its way.
+        schedule_barrier()  # The first part is being claimed.
         return work^
 
     @always_inline

@@ -85,9 +85,7 @@ struct TileOfC(TrivialRegisterPassable):
     def of(order: XcdBands, index: Int32) -> Self:
         """Returns where tile `index` of an order is; its rows are those of no group yet."""
         var at = order.tile(Int(index))
-        return Self(
-            GroupTile(0, 0, 0), Int32(at.row), Int32(at.column), order.has_tile(Int(index))
-        )
+        return Self(GroupTile(0, 0, 0), Int32(at.row), Int32(at.column), order.has_tile(Int(index)))
 
     @always_inline
     def first_tile[waves: Int, n_tiles: Int](self, wave: Int32) -> Int32:

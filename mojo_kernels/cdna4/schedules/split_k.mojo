@@ -1,4 +1,4 @@
-"""Workgroups with parts of K add up their sums in the workspace.
+"""Split-K with a fix-up in the workspace: workgroups with parts of K add up their partial sums.
 
 There, where all is zero between launches, a tile of sums is first the first halves of
 what the lanes hold, then the second halves. Behind the sums of all tiles of C are counters:
@@ -6,17 +6,17 @@ what the lanes hold, then the second halves. Behind the sums of all tiles of C a
     sums       ((workgroup x + X * y) * slots + slot) * tiles + tile
     counter    (workgroup x + X * y) * waves + wave
 
-Each wave meets its namesakes of the other workgroups. It announces itself when its own sums are
-about to be there; whoever finds that all others have done so before collects:
+Each wave adds up with the same wave of the other workgroups. It arrives at their counter when its
+own sums are about to be there; the one that finds all others arrived runs the fix-up:
 
     earlier    leaves its sums in its slot, and is done
     last       takes the sums of all others, and goes on with the total
 
-So the last one may wait, but only for waves that run and wait for nobody: it gets its sums in
+So the last one may wait, but only for waves that run and wait for nothing: it gets its sums in
 every order of workgroups and with any number of them on the device. What it takes it exchanges
 for zeros. Sums are there if they are not zeros, as each part is the complement of what it is
 exchanged for, so no order among different addresses matters. They are added up as in a binary
-tree whose leaves are the parts of K, which gives the same bits whoever comes last.
+tree whose leaves are the parts of K, which gives the same bits whichever comes last.
 """
 
 from max.gpu.intrinsics import AMDBufferResource
@@ -31,7 +31,7 @@ from ..instructions.memory import arrive, swap_published
 from ..instructions.vector import maximum
 from ..instructions.wave import any_lane
 from ..operands.memory import OUT_OF_RANGE, Span
-from .streaming.shape import DecodeShape, TILE_SUM_BYTES, slots_of
+from .streaming.shape import StreamingShape, TILE_SUM_BYTES, slots_of
 
 comptime PART = 2
 """Sums of a lane that are handed over at once."""
@@ -53,7 +53,7 @@ def levels_of(splits: Int) -> Int:
     return levels
 
 
-trait Herald:
+trait SumsListener:
     """Who is told when a wave is about to have its sums."""
 
     comptime LISTENS: Bool
@@ -65,8 +65,8 @@ trait Herald:
 
 
 @fieldwise_init
-struct Nobody(Herald):
-    """Sums that nobody waits for."""
+struct NoListener(SumsListener):
+    """Sums of all of K."""
 
     comptime LISTENS = False
 
@@ -76,8 +76,8 @@ struct Nobody(Herald):
         pass
 
 
-struct Handover[shape: DecodeShape](Herald):
-    """The sums of a wave, and where they meet those of its namesakes.
+struct SplitK[shape: StreamingShape](SumsListener):
+    """The partial sums of a wave, and the slots in which they are added up.
 
     Parameters:
         shape: How a workgroup cuts its work.
@@ -118,7 +118,7 @@ struct Handover[shape: DecodeShape](Herald):
         wave: Int32,
         lane: Int32,
     ):
-        """Finds where a wave with leaf `share` of tile `group` of C meets others."""
+        """Finds the slots of tile `group` of C for a wave with leaf `share`."""
         comptime COUNTER_BYTES = Int32(Self.shape.waves * WORD_BYTES)
         var slots_end = num_groups * Self.GROUP_BYTES
         var all = Span.of(memory, slots_end + num_groups * COUNTER_BYTES)

@@ -7,7 +7,7 @@ from products import BF16, CODES, EVEN, FLOATS, Product
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, ListedQuantizer, Visitor
-from mojo_kernels.cdna4.schedules.streaming.shape import DecodeShape
+from mojo_kernels.cdna4.schedules.streaming.shape import StreamingShape
 from mojo_kernels.cdna4.host.plan import Plan
 from mojo_kernels.numbers.formats import Format
 
@@ -20,7 +20,7 @@ struct Small(Catalogue):
 
     @staticmethod
     def walk[V: Visitor](mut visitor: V) raises:
-        comptime plan = Plan.of(DecodeShape.named(CUT))
+        comptime plan = Plan.of(StreamingShape.named(CUT))
         visitor.kernel[Product[FLOATS, plan]](String("linear_", CUT))
         visitor.kernel[Product[CODES, plan]](String("matmul_", CUT))
         visitor.kernel[ListedQuantizer[Format.MXFP4, BF16, EVEN]]("quantize")

@@ -2,7 +2,7 @@
 
     <cut>d<depth>[w<waves>]_<output>_<bias>[t]
 
-The cut is as `MiddleShape.name` writes it. t: K may end within a stage.
+The cut is as `InterleavedShape.name` writes it. t: K may end within a stage.
 """
 
 from std.os import abort
@@ -10,8 +10,8 @@ from std.python import PythonObject
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, ListedProduct, Visitor
-from mojo_kernels.cdna4.schedules.interleaved.kernel import MiddleKernel
-from mojo_kernels.cdna4.schedules.interleaved.shape import MiddleShape
+from mojo_kernels.cdna4.schedules.interleaved.kernel import InterleavedKernel
+from mojo_kernels.cdna4.schedules.interleaved.shape import InterleavedShape
 from mojo_kernels.cdna4.epilogue.target import NO_BIAS
 from mojo_kernels.cdna4.types import Formats, ProductTypes
 from mojo_kernels.numbers.rounding import Rounding
@@ -25,9 +25,9 @@ def show[
 ](mut visitor: Some[Visitor]) raises:
     """Shows a kernel."""
     comptime types = ProductTypes(Formats.MXFP4, None, Rounding.EVEN, result, bias)
-    comptime shape = MiddleShape.named(String(cut))
+    comptime shape = InterleavedShape.named(String(cut))
     var bias_name = String(types.bias.value()) if types.bias else "none"
-    visitor.kernel[ListedProduct[types, MiddleKernel[types, shape, k_tail]]](
+    visitor.kernel[ListedProduct[types, InterleavedKernel[types, shape, k_tail]]](
         String(cut, "_", result, "_", bias_name, "t" if k_tail else "")
     )
 

@@ -2,7 +2,7 @@
 
     <left>-<right>/<cut>d<depth>_<output>_<bias>
 
-The cut is as `MiddleShape.name` writes it.
+The cut is as `InterleavedShape.name` writes it.
 """
 
 from std.os import abort
@@ -10,8 +10,8 @@ from std.python import PythonObject
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, ListedProduct, Visitor
-from mojo_kernels.cdna4.schedules.interleaved.kernel import MiddleKernel
-from mojo_kernels.cdna4.schedules.interleaved.shape import MiddleShape, slices_of
+from mojo_kernels.cdna4.schedules.interleaved.kernel import InterleavedKernel
+from mojo_kernels.cdna4.schedules.interleaved.shape import InterleavedShape, slices_of
 from mojo_kernels.cdna4.epilogue.target import NO_BIAS
 from mojo_kernels.cdna4.types import Formats, ProductTypes, name_of
 from mojo_kernels.numbers.formats import Format
@@ -36,10 +36,10 @@ def show[
 ](mut visitor: Some[Visitor]) raises:
     """Shows a kernel."""
     comptime types = ProductTypes(formats, None, Rounding.EVEN, result, bias)
-    comptime shape = MiddleShape.named(String(cut), slices=slices_of(formats.left))
+    comptime shape = InterleavedShape.named(String(cut), slices=slices_of(formats.left))
     var pair = String(name_of(formats.left), "-", name_of(formats.right))
     var bias_name = String(types.bias.value()) if types.bias else "none"
-    visitor.kernel[ListedProduct[types, MiddleKernel[types, shape, False]]](
+    visitor.kernel[ListedProduct[types, InterleavedKernel[types, shape, False]]](
         String(pair, "/", cut, "_", result, "_", bias_name)
     )
 

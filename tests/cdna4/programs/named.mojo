@@ -3,13 +3,13 @@
     <op>_<input>_<rounding>_<output>_<bias>_<cut>[t]
 
 Before it may stand the formats of both sides, <left>-<right>/, unless they are MXFP4. The cut is as
-`DecodeShape.name` writes it; `t` marks a kernel for a K that ends within a chunk. matmul has no
+`StreamingShape.name` writes it; `t` marks a kernel for a K that ends within a chunk. matmul has no
 input and no rounding.
 """
 
 from mojo_kernels.cdna4.catalogue import ListedProduct, Visitor
-from mojo_kernels.cdna4.schedules.streaming.kernel import DecodeKernel
-from mojo_kernels.cdna4.schedules.streaming.shape import DecodeShape
+from mojo_kernels.cdna4.schedules.streaming.kernel import StreamingKernel
+from mojo_kernels.cdna4.schedules.streaming.shape import StreamingShape
 from mojo_kernels.cdna4.epilogue.target import NO_BIAS
 from mojo_kernels.cdna4.types import Formats, ProductTypes
 from mojo_kernels.numbers.rounding import Rounding
@@ -19,9 +19,9 @@ comptime F16 = DType.float16
 comptime F32 = DType.float32
 
 
-def shape_of(cut: StaticString) -> DecodeShape:
+def shape_of(cut: StaticString) -> StreamingShape:
     """Returns the cut of a name, with its mark."""
-    return DecodeShape.named(String(cut), k_tail=cut.endswith("t"))
+    return StreamingShape.named(String(cut), k_tail=cut.endswith("t"))
 
 
 def name_of(op: String, types: ProductTypes, cut: StaticString) -> String:
@@ -41,7 +41,7 @@ def show_linear[
     """Shows a linear kernel."""
     comptime types = ProductTypes(formats, Optional(x), rounding, result, bias)
     comptime rule = Rounding.NAMES[rounding.code]
-    visitor.kernel[ListedProduct[types, DecodeKernel[types, shape_of(cut)]]](
+    visitor.kernel[ListedProduct[types, StreamingKernel[types, shape_of(cut)]]](
         name_of(String(prefix, "linear_", x, "_", rule), types, cut)
     )
 
@@ -54,6 +54,6 @@ def show_matmul[
 ](mut visitor: Some[Visitor], prefix: String = "") raises:
     """Shows a matmul kernel."""
     comptime types = ProductTypes(formats, None, Rounding.EVEN, result, bias)
-    visitor.kernel[ListedProduct[types, DecodeKernel[types, shape_of(cut)]]](
+    visitor.kernel[ListedProduct[types, StreamingKernel[types, shape_of(cut)]]](
         name_of(String(prefix, "matmul"), types, cut)
     )

@@ -9,7 +9,7 @@ kernel for a K that ends within a stage.
 """
 
 from mojo_kernels.cdna4.catalogue import ListedProduct, Visitor
-from mojo_kernels.cdna4.schedules.ping_pong.kernel import PrefillKernel
+from mojo_kernels.cdna4.schedules.ping_pong.kernel import PingPongKernel
 from mojo_kernels.cdna4.types import Formats, ProductTypes, name_of
 from mojo_kernels.numbers.rounding import Rounding
 
@@ -41,7 +41,7 @@ def show_matmul[
 ](mut visitor: Some[Visitor]) raises:
     """Shows a matmul kernel."""
     comptime types = ProductTypes(formats, None, Rounding.EVEN, result, bias)
-    visitor.kernel[ListedProduct[types, PrefillKernel[types, m_tiles, k_tail]]](
+    visitor.kernel[ListedProduct[types, PingPongKernel[types, m_tiles, k_tail]]](
         String(prefix_of(formats), "matmul_m", m_tiles, suffix_of(types, k_tail))
     )
 
@@ -56,6 +56,6 @@ def show_linear[
 ](mut visitor: Some[Visitor]) raises:
     """Shows a linear kernel."""
     comptime types = ProductTypes(formats, Optional(x), Rounding.EVEN, result, bias)
-    visitor.kernel[ListedProduct[types, PrefillKernel[types, m_tiles, k_tail]]](
+    visitor.kernel[ListedProduct[types, PingPongKernel[types, m_tiles, k_tail]]](
         String(prefix_of(formats), "linear_m", m_tiles, "_", x, suffix_of(types, k_tail))
     )

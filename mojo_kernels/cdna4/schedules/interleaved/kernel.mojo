@@ -1,9 +1,14 @@
-"""Matmul for dozens to thousands of rows: C[M, N] = A @ W.T (+ bias) from codes, in one launch.
+"""GEMM for dozens to thousands of rows from codes: C = A @ W.T (+ bias), interleaved schedule.
 
 Four waves compute a tile of C. Weights, which no two waves share, go from memory straight
 to registers, for which their layout is made; activations and their plain scales go through
-LDS, where all waves read them. The waves meet once in 256 along K (order.mojo). Where tiles
-of C are fewer than compute units, workgroups share K and add up (decode/handover.mojo).
+LDS, where all waves read them. The waves synchronize once in 256 along K (order.mojo). Where tiles
+of C are fewer than compute units, workgroups share K (split_k.mojo).
+
+Of groups, tokens are encoded once, however many experts they go to: rows of codes are gathered, and
+filled up to whole stages. Tiles are taken in bands (schedule/xcd.mojo), whose order depends on how
+many there really are, so that tiles of a large group share an L2 and no XCD gets those that are
+none. There are no more workgroups than the chip has room for: each goes from tile to tile.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
@@ -20,7 +25,7 @@ from ....problem import Problem
 from ....tiles import in_registers
 from ...arguments import Arguments, Grouping
 from ...chip import CUS, LANES, LANE_BYTES, SUMS, TILE
-from ..split_k import Handover
+from ..split_k import SplitK
 from ..groups import GroupSizes, GroupTiles, OneGroup, TileOfC, TileScheduler
 from ...epilogue.hidden import EXCHANGED, HiddenCodes
 from ...instructions.lds import allocate_lds
@@ -35,7 +40,7 @@ from ...epilogue.store import bias_of_tiles, store_tiles
 from ...types import Formats, ProductTypes, has_kernels, unsupported
 from .rows import listed_rows
 from .operands import Operands
-from .shape import MiddleShape, STAGE_BLOCKS, STAGE_K, WAVES, slices_of
+from .shape import InterleavedShape, STAGE_BLOCKS, STAGE_K, WAVES, slices_of
 
 comptime FIRST = 2
 """The priority of a workgroup that goes first."""
@@ -51,7 +56,7 @@ comptime MOST_SHARED = 32
 )
 def gemm_interleaved[
     types: ProductTypes,
-    shape: MiddleShape,
+    shape: InterleavedShape,
     k_tail: Bool,
     grouping: Grouping = Grouping.DENSE,
     rounding: Rounding = Rounding.EVEN,
@@ -91,7 +96,7 @@ def gemm_interleaved[
     """
     comptime IS_GROUPED = grouping.is_grouped
     comptime Product = Operands[types.formats, shape, k_tail, grouping]
-    comptime Walk = Product.Walk
+    comptime MainLoop = Product.MainLoop
     comptime Groups = GroupTiles[shape.rows()]
     comptime Tiles: TileScheduler = Groups if IS_GROUPED else OneGroup[shape.rows()]
     var lane = Int32(thread_idx.x) % LANES
@@ -132,30 +137,30 @@ def gemm_interleaved[
         num_own = rebind[Int32](num_stages)
 
     # Along K.
-    var listed = listed_rows[Walk.LISTED_ROUNDS](
+    var listed = listed_rows[MainLoop.LISTED_ROUNDS](
         names, tile.rows.first_row, tile.rows.end_row, wave, lane
     )
     var first_tile = tile.first_tile[shape.waves, shape.n_tiles](wave)
-    var walk = Walk(
+    var loop = MainLoop(
         product.codes(tile.rows, wave, lane),
         product.scales(tile.rows, wave, lane),
         product.weights(tile.rows.expert, first_tile),
         product.first_stage,
         num_own,
-        allocate_lds[Walk.LDS_BYTES](),
+        allocate_lds[MainLoop.LDS_BYTES](),
         wave,
         lane,
     )
     comptime if grouping.is_gathered:
-        walk.start_weights()
-        walk.codes.turn_to(listed, tile.count(), lane)
-        walk.scales.turn_to(walk.codes)
-    walk.start()
+        loop.start_weights()
+        loop.codes.turn_to(listed, tile.count(), lane)
+        loop.scales.turn_to(loop.codes)
+    loop.start()
 
     comptime if IS_GROUPED:
         var gate = QuickGate(loaded(rebind[Float32](limit)), loaded(rebind[Float32](alpha)))
         _multiply_tiles[types, rounding](
-            walk, product, tiles, tile, names, bias_here, loaded(result), gate, m,
+            loop, product, tiles, tile, names, bias_here, loaded(result), gate, m,
             loaded(rebind[Int32](workgroups)), wave, lane,
         )  # fmt: skip
     else:
@@ -163,14 +168,14 @@ def gemm_interleaved[
             result.unsafe_bitcast[Scalar[types.out]](), bias, m, n
         )
         var place = rebind[Output[DType.uint8]](workspace)
-        _multiply_tile(walk, product, target, tile, tiles.rows(), tiles_n, place, wave, lane)
+        _multiply_tile(loop, product, target, tile, tiles.rows(), tiles_n, place, wave, lane)
 
 
 @always_inline
 def _multiply_tile[
-    formats: Formats, shape: MiddleShape, k_tail: Bool, grouping: Grouping, //
+    formats: Formats, shape: InterleavedShape, k_tail: Bool, grouping: Grouping, //
 ](
-    mut walk: Operands[formats, shape, k_tail, grouping].Walk,
+    mut loop: Operands[formats, shape, k_tail, grouping].MainLoop,
     product: Operands[formats, shape, k_tail, grouping],
     target: Target[_, _],
     tile: TileOfC,
@@ -181,52 +186,52 @@ def _multiply_tile[
     lane: Int32,
 ):
     """Computes a tile whose loads have begun, with the other workgroups of its tile of C."""
-    comptime HANDOVER = shape.handover()
+    comptime SPLIT = shape.split_k()
     var m, n = tile.rows.end_row, product.n
     var meeting_place = workspace
     comptime if shape.splits > 1:
         meeting_place = loaded(workspace)
     var share = Int32(block_idx.z) if shape.splits > 1 else Int32(0)
-    var handover = Handover[HANDOVER](
+    var split_k = SplitK[SPLIT](
         meeting_place, tile.column + tiles_n * tile.row, tiles_n * tiles_m, share, wave, lane
     )
-    walk.clear()
+    loop.clear()
     comptime if shape.splits > 1:
-        walk.walk(handover)
+        loop.run(split_k)
     else:
-        walk.walk()
+        loop.run()
 
     # To memory.
     var first_row = tile.rows.first_row
     var first_column = tile.first_tile[shape.waves, shape.n_tiles](wave) * Int32(TILE)
     comptime if formats.left.has_row_scales():
         var scales = RowScales.of(product.a_scales, product.w_scales, m, n)
-        scales.apply(walk.sums, first_row, first_column, lane)
+        scales.apply(loop.sums, first_row, first_column, lane)
     var addend = bias_of_tiles[shape.n_tiles](target, first_column, lane)
     comptime if shape.splits > 1:
-        var sums = in_registers[DType.float32, SUMS, HANDOVER.own_tiles()]()
-        comptime for i in range(HANDOVER.own_tiles()):
+        var sums = in_registers[DType.float32, SUMS, SPLIT.own_tiles()]()
+        comptime for i in range(SPLIT.own_tiles()):
             comptime m_tile, n_tile = divmod(i, shape.n_tiles)
-            sums[i] = walk.sums[m_tile, n_tile]
-        if not handover.add_up(sums):
+            sums[i] = loop.sums[m_tile, n_tile]
+        if not split_k.add_up(sums):
             return
-        comptime for i in range(HANDOVER.own_tiles()):
+        comptime for i in range(SPLIT.own_tiles()):
             comptime m_tile, n_tile = divmod(i, shape.n_tiles)
-            walk.sums[m_tile, n_tile] = sums[i]
-    store_tiles(target, walk.sums, addend, first_row, first_column, lane)
+            loop.sums[m_tile, n_tile] = sums[i]
+    store_tiles(target, loop.sums, addend, first_row, first_column, lane)
 
 
 @always_inline
 def _multiply_tiles[
     formats: Formats,
-    shape: MiddleShape,
+    shape: InterleavedShape,
     k_tail: Bool,
     grouping: Grouping,
     //,
     types: ProductTypes,
     rounding: Rounding,
 ](
-    mut walk: Operands[formats, shape, k_tail, grouping].Walk,
+    mut loop: Operands[formats, shape, k_tail, grouping].MainLoop,
     product: Operands[formats, shape, k_tail, grouping],
     tiles: Some[TileScheduler],
     first: TileOfC,
@@ -245,7 +250,7 @@ def _multiply_tiles[
     compute unit take turns to go first: equals would gate and encode at the same time, and memory
     would rest.
     """
-    comptime Walk = Operands[formats, shape, k_tail, grouping].Walk
+    comptime MainLoop = Operands[formats, shape, k_tail, grouping].MainLoop
     comptime HAS_ROOM = shape.waves_per_simd() == 1
     comptime TAKES_TURNS = not HAS_ROOM and grouping.is_gated
     comptime BIAS_BYTES = size_of[types.bias.or_else(DType.uint8)]()
@@ -266,14 +271,14 @@ def _multiply_tiles[
             else:
                 set_priority[0]()
             is_first = not is_first
-        walk.clear()
+        loop.clear()
         index += workgroups
         var next = tiles.find(tiles_n, index, lane)
-        var listed = listed_rows[Walk.LISTED_ROUNDS](
+        var listed = listed_rows[MainLoop.LISTED_ROUNDS](
             list, next.rows.first_row, next.rows.end_row, wave, lane
         )
 
-        # What is needed behind K arrives while the wave walks, if there are registers.
+        # What is needed behind K arrives during the main loop, if there are registers.
         var first_row, num_rows = tile.rows.first_row, tile.count()
         var first_column = first_tile * Int32(TILE)
         var addend = bias.unsafe_offset(Int(tile.rows.expert) * Int(n) * BIAS_BYTES)
@@ -283,32 +288,32 @@ def _multiply_tiles[
         var values = result.unsafe_bitcast[Scalar[types.out]]()
         var sums = C.of(values.unsafe_offset(Int(first_row) * Int(n)), addend, num_rows, n)
         var of_columns = bias_of_tiles[shape.n_tiles](sums, first_column, lane)
-        walk.walk()
+        loop.run()
         var own_lane = lane_here()
         comptime if not HAS_ROOM:
             of_columns = bias_of_tiles[shape.n_tiles](sums, first_column, own_lane)
         if next.is_there:
             first_tile = next.first_tile[shape.waves, shape.n_tiles](wave)
-            walk.turn_to(
+            loop.turn_to(
                 product.codes(next.rows, wave, own_lane).memory,
                 product.scales(next.rows, wave, own_lane).memory,
                 product.weights(next.rows.expert, first_tile),
             )
             comptime if grouping.is_gathered:
-                walk.codes.turn_to(listed, next.count(), own_lane)
-                walk.scales.turn_to(walk.codes)
+                loop.codes.turn_to(listed, next.count(), own_lane)
+                loop.scales.turn_to(loop.codes)
         comptime for part in range(PARTS):
             if next.is_there:
-                comptime for loads in range(Walk.START_PARTS):
-                    comptime if loads * PARTS // Walk.START_PARTS == part:
-                        walk.start_part[loads]()
+                comptime for loads in range(MainLoop.START_PARTS):
+                    comptime if loads * PARTS // MainLoop.START_PARTS == part:
+                        loop.start_part[loads]()
             if Int32(part * PART * TILE) < num_rows:
                 comptime if grouping.is_gated:
-                    hidden.store[part * PART](walk.sums, of_columns, 0, first_column, own_lane)
+                    hidden.store[part * PART](loop.sums, of_columns, 0, first_column, own_lane)
                 else:
                     comptime for n_tile in range(shape.n_tiles):
                         sums.store(
-                            walk.sums[part, n_tile], of_columns[n_tile], Int32(part * TILE),
+                            loop.sums[part, n_tile], of_columns[n_tile], Int32(part * TILE),
                             first_column + Int32(n_tile * TILE), own_lane,
                         )  # fmt: skip
         comptime if grouping.is_gated:
@@ -321,12 +326,12 @@ def _multiply_tiles[
 
 def launch_interleaved[
     types: ProductTypes,
-    shape: MiddleShape,
+    shape: InterleavedShape,
     k_tail: Bool,
     grouping: Grouping = Grouping.DENSE,
     rounding: Rounding = Rounding.EVEN,
 ](of: Arguments, grid: Grid, mut queue: Some[Queue]) raises:
-    """Launches the kernel: arguments in their order, scalars all, as a struct ends their preload."""
+    """Launches the kernel with scalars and pointers: a struct would end their preload."""
     comptime assert has_kernels(types.formats), unsupported(types.formats)
     comptime is_grouped = grouping.is_grouped
     queue.launch[gemm_interleaved[types, shape, k_tail, grouping, rounding]](
@@ -354,7 +359,7 @@ def launch_interleaved[
     )
 
 
-struct MiddleKernel[types: ProductTypes, shape: MiddleShape, k_tail: Bool](ProductKernel):
+struct InterleavedKernel[types: ProductTypes, shape: InterleavedShape, k_tail: Bool](ProductKernel):
     """The kernel for one cut.
 
     Parameters:

@@ -1,4 +1,4 @@
-"""A wave's way along K in a middle kernel: what it holds, and what each operation does.
+"""The main loop of a wave in the interleaved schedule: what it holds, and what each operation does.
 
 The operations come from `StageOrder`, as data. Of stage s, in ring place s % depth:
 
@@ -22,7 +22,7 @@ from std.memory import bitcast
 from ....numbers.scales import Scale
 from ....tiles import RegisterTile, in_registers
 from ...chip import LANE_BYTES, MAX_COUNT, PIECE_BYTES, SUMS, TILE, TILE_BLOCKS, WORD_BYTES
-from ..split_k import Herald, Nobody
+from ..split_k import SumsListener, NoListener
 from ...instructions.lds import Lds, PIECE_WORDS, pieces_at, read_pair, read_piece
 from ...instructions.lds import read_word, words_at
 from ...instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES
@@ -35,9 +35,9 @@ from ...operands.tiles import exchanged
 from ...operands.weights import WeightFragments
 from ...types import Formats
 from .rows import SharedRows, StagePlace, first_byte_of_lane, place_of_round
-from .order import MiddleOps, StageOrder
+from .order import InterleavedOps, StageOrder
 from .scales import fetch_all, store_last
-from .shape import LINES, MiddleShape, ROW_BYTES, ROW_PIECES, slices_of
+from .shape import LINES, InterleavedShape, ROW_BYTES, ROW_PIECES, slices_of
 
 comptime TILE_BYTES = TILE * ROW_BYTES
 """Bytes of a tile of rows in LDS."""
@@ -45,15 +45,15 @@ comptime IN_FLIGHT = 4
 """Tiles of products that are scaled later: sums have a multiple of so many tiles."""
 
 
-struct MiddleWalk[
+struct InterleavedLoop[
     formats: Formats,
-    shape: MiddleShape,
+    shape: InterleavedShape,
     k_tail: Bool = False,
     are_listed: Bool = False,
     scales_end: Bool = False,
     has_lines: Bool = False,
 ]:
-    """A wave's way along K.
+    """A wave along K.
 
     Parameters:
         formats: What is multiplied.
@@ -101,7 +101,7 @@ struct MiddleWalk[
     """Fragments of activations in registers."""
     comptime DEPTH = Self.shape.depth
     comptime START_PARTS = Self.DEPTH + 1
-    """Parts of the loads with which a walk begins: see `start_part`."""
+    """Parts of the loads with which a tile begins: see `start_part`."""
 
     var codes: Self.Rows
     """Codes of activations."""
@@ -396,7 +396,7 @@ struct MiddleWalk[
         self.sums[m_tile, n_tile] = bitcast[DType.float32, SUMS](halves)
 
     @always_inline
-    def meet[later_loads: Int](self):
+    def sync[later_loads: Int](self):
         """Waits until the next stage is there for all waves, and nobody reads this one."""
         schedule_barrier()
         s_waitcnt[vmcnt=UInt32(min(later_loads, MAX_COUNT)), lgkmcnt=0]()
@@ -406,7 +406,7 @@ struct MiddleWalk[
     @always_inline
     def perform[entry: ScheduleEntry, ring: Int](mut self):
         """Carries out one operation on the stage in a place of the ring."""
-        comptime Ops = MiddleOps
+        comptime Ops = InterleavedOps
         comptime tag = entry.op.tag
         comptime index = entry.op.subtile
         comptime behind = (ring + Self.DEPTH - 1) % Self.DEPTH
@@ -438,8 +438,8 @@ struct MiddleWalk[
             self.fetch_b[behind, Self.SLICES - 1, index](self.ahead_of_last)
         elif tag == Ops.FETCH_EARLY_B.value:
             self.fetch_b[ring, 0, index](self.ahead)
-        elif tag == Ops.MEET.value:
-            self.meet[Self.ORDER.later_loads()]()
+        elif tag == Ops.SYNC.value:
+            self.sync[Self.ORDER.later_loads()]()
         else:
             comptime assert tag == Ops.NEXT.value, "an operation nobody carries out"
             self.stage += 1
@@ -537,23 +537,23 @@ struct MiddleWalk[
         comptime if ring < Self.DEPTH - 1:
             if count > Int32(ring):
                 comptime for i in range(Self.ORDER.length()):
-                    comptime ops = MiddleOps(operations[i].op.tag)
-                    comptime if ops.value == MiddleOps.MEET.value:
+                    comptime ops = InterleavedOps(operations[i].op.tag)
+                    comptime if ops.value == InterleavedOps.SYNC.value:
                         comptime if ring < Self.DEPTH - 2:
-                            self.meet[Self.ORDER.later_loads_of_rest(ring)]()
+                            self.sync[Self.ORDER.later_loads_of_rest(ring)]()
                     elif not ops.is_fetch():
                         self.perform[operations[i], ring]()
                 self.run_rest[ring + 1](count)
 
     @always_inline
-    def walk(mut self):
-        """Walks along K."""
-        var nobody = Nobody()
-        self.walk(nobody)
+    def run(mut self):
+        """Runs along K."""
+        var nobody = NoListener()
+        self.run(nobody)
 
     @always_inline
-    def walk[Listener: Herald](mut self, mut herald: Listener):
-        """Walks along K; tells somebody when the last stages begin."""
+    def run[Listener: SumsListener](mut self, mut listener: Listener):
+        """Runs along K; tells a listener when the last stages begin."""
         # The first stage has arrived: behind it are the other stages, and its own weights, which
         # are before it if rows are those of a list.
         comptime STAGES = Self.DEPTH - 1 - Int(Self.are_listed)
@@ -585,12 +585,12 @@ struct MiddleWalk[
         var turns = quotient[Self.DEPTH](self.num_stages)
         comptime if Listener.LISTENS:
             if turns == 0:
-                herald.announce()
+                listener.announce()
         for turn in range(turns):
             comptime for ring in range(Self.DEPTH):
                 comptime if Listener.LISTENS and ring == Self.DEPTH - 1:
                     if turn == turns - 1:
-                        herald.announce()
+                        listener.announce()
                         schedule_barrier()
                 comptime for i in range(Self.ORDER.length()):
                     self.perform[operations[i], ring]()

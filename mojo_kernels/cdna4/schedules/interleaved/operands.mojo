@@ -10,12 +10,12 @@ from ...chip import BLOCK, LANE_BYTES, TILE_BLOCKS
 from ..groups import GroupTile
 from ...operands.memory import Bytes, quotient
 from ...types import Formats
-from .shape import MiddleShape, ROW_BYTES, STAGE_BLOCKS, STAGE_K
-from .main_loop import MiddleWalk
+from .shape import InterleavedShape, ROW_BYTES, STAGE_BLOCKS, STAGE_K
+from .main_loop import InterleavedLoop
 
 
 @fieldwise_init
-struct Operands[formats: Formats, shape: MiddleShape, k_tail: Bool, grouping: Grouping](
+struct Operands[formats: Formats, shape: InterleavedShape, k_tail: Bool, grouping: Grouping](
     TrivialRegisterPassable
 ):
     """Both sides.
@@ -30,7 +30,7 @@ struct Operands[formats: Formats, shape: MiddleShape, k_tail: Bool, grouping: Gr
     comptime HAS_LINES = Self.shape.has_scale_lines() and not (
         Self.k_tail or Self.grouping.is_grouped
     )
-    comptime Walk = MiddleWalk[
+    comptime MainLoop = InterleavedLoop[
         Self.formats,
         Self.shape,
         Self.k_tail,
@@ -72,37 +72,37 @@ struct Operands[formats: Formats, shape: MiddleShape, k_tail: Bool, grouping: Gr
         return quotient[STAGE_K](self.k + Int32(STAGE_K - 1)) * Int32(STAGE_BLOCKS)
 
     @always_inline
-    def codes(self, tile: GroupTile, wave: Int32, lane: Int32) -> Self.Walk.Rows:
+    def codes(self, tile: GroupTile, wave: Int32, lane: Int32) -> Self.MainLoop.Rows:
         """Returns the codes of a tile's rows; of a list, none of them yet."""
         var row_bytes = self.row_blocks() * Self.CODE_BYTES
         comptime if Self.grouping.is_gathered:
-            return Self.Walk.Rows.of_no_list(self.a, self.count, row_bytes, wave)
+            return Self.MainLoop.Rows.of_no_list(self.a, self.count, row_bytes, wave)
         else:
-            return Self.Walk.Rows.of(
+            return Self.MainLoop.Rows.of(
                 self.a, tile.end_row, row_bytes, tile.first_row,
                 self.first_stage * Int32(ROW_BYTES), wave, lane,
             )  # fmt: skip
 
     @always_inline
-    def scales(self, tile: GroupTile, wave: Int32, lane: Int32) -> Self.Walk.ScaleRows:
+    def scales(self, tile: GroupTile, wave: Int32, lane: Int32) -> Self.MainLoop.ScaleRows:
         """Returns their scales."""
         comptime STAGE = Int32(Self.shape.slices * TILE_BLOCKS)
-        comptime of = Self.Walk.ScaleRows.of_lines if Self.HAS_LINES else Self.Walk.ScaleRows.of
+        comptime of = Self.MainLoop.ScaleRows.of_lines if Self.HAS_LINES else Self.MainLoop.ScaleRows.of
         var blocks = self.row_blocks()
         comptime if not Self.grouping.is_grouped:
             var first = Int32(0) if Self.k_tail else self.first_stage * STAGE
             return of(self.a_scales, tile.end_row, blocks, tile.first_row, first, wave, lane)
         var scales = self.a.unsafe_offset(Int(self.count) * Int(blocks * Self.CODE_BYTES))
         comptime if Self.grouping.is_gathered:
-            return Self.Walk.ScaleRows.of_no_list(scales, self.count, blocks, wave)
+            return Self.MainLoop.ScaleRows.of_no_list(scales, self.count, blocks, wave)
         else:
             return of(scales, tile.end_row, blocks, tile.first_row, 0, wave, lane)
 
     @always_inline
-    def weights(self, group: Int32, first_tile: Int32) -> Self.Walk.Weights:
+    def weights(self, group: Int32, first_tile: Int32) -> Self.MainLoop.Weights:
         """Returns a wave's weights of a group, from a tile of 16 columns on."""
         var codes, scales = self.w_codes, self.w_scales
         comptime if Self.grouping.is_grouped:
             codes = codes.unsafe_offset(Int(group) * Int(self.codes_step))
             scales = scales.unsafe_offset(Int(group) * Int(self.scales_step))
-        return Self.Walk.Weights.of(codes, scales, self.n, quotient[BLOCK](self.k), first_tile)
+        return Self.MainLoop.Weights.of(codes, scales, self.n, quotient[BLOCK](self.k), first_tile)

@@ -4,7 +4,7 @@ A wave is alone on its SIMD. While a matrix instruction runs it issues three oth
 whatever a stage needs is spread behind them, one by one:
 
     matrix        slice 0: tiles 0, 1, ..           slice 1: tiles 0, 1, ..
-    read          fragments of tiles to come ..      | meet | .. of the next stage
+    read          fragments of tiles to come ..      | sync | .. of the next stage
     scales        applied, a tile of rows each        read for the next stage
     fetch         .. scales, weights of slice 1      weights of slice 0 | activations ..
 
@@ -12,17 +12,17 @@ A stage of eight-bit codes is one slice of instructions that take twice as long:
 stand for the same time, and all its weights are fetched as those of slice 1 are above.
 
 Fragments of some tiles of rows are in registers, a ring; a stage of activations lies in LDS
-until all have met, weights in registers until they are multiplied. All fetch `depth` stages
+until the barrier, weights in registers until they are multiplied. All fetch `depth` stages
 ahead into what has become free, and evenly: as many bytes are under way at any time. Such a
-round of loads begins behind a meeting, with activations, and ends before the next one does.
-The waves meet once a stage, when each has what it reads of it, and the next stage has arrived.
+round of loads begins behind a barrier, with activations, and ends before the next one does.
+The waves synchronize once a stage, when each has what it reads of it, and the next stage has arrived.
 """
 
 from pipeline.pipeline_dsl import EntryBuilder, ScheduleEntry
 from pipeline.types import OpDesc, Phase, ScheduleOps
 from std.collections import Array
 
-from .shape import MiddleShape, WAVES
+from .shape import InterleavedShape, WAVES
 
 comptime MOST_PIECES = 10
 """Pieces of activations that a wave has at once."""
@@ -31,7 +31,7 @@ comptime FEW_PIECES = 4
 
 
 @fieldwise_init
-struct MiddleOps(ScheduleOps, TrivialRegisterPassable):
+struct InterleavedOps(ScheduleOps, TrivialRegisterPassable):
     """What a wave does."""
 
     var value: Int
@@ -57,7 +57,7 @@ struct MiddleOps(ScheduleOps, TrivialRegisterPassable):
     """Start loading tile `subtile` of the weights of the last slice."""
     comptime FETCH_EARLY_B = Self(9)
     """Start loading tile `subtile` of the weights of slice 0."""
-    comptime MEET = Self(10)
+    comptime SYNC = Self(10)
     """Wait for the next stage, and until no wave reads this one."""
     comptime NEXT = Self(11)
     """Turn to the next stage."""
@@ -71,7 +71,7 @@ struct MiddleOps(ScheduleOps, TrivialRegisterPassable):
 struct StageOrder(TrivialRegisterPassable):
     """The operations of a stage."""
 
-    var shape: MiddleShape
+    var shape: InterleavedShape
     """The cut."""
     var left_pieces: Int
     """Pieces of a fragment of activations."""
@@ -98,8 +98,8 @@ struct StageOrder(TrivialRegisterPassable):
                 return count
         return 1
 
-    def meet_step(self) -> Int:
-        """Returns the step in which waves meet: reads end `fragments` steps before the end."""
+    def barrier_step(self) -> Int:
+        """Returns the step with the barrier: reads end `fragments` steps before the end."""
         return self.steps() - (self.fragments() + 1) // 2
 
     def loads(self) -> Int:
@@ -117,10 +117,10 @@ struct StageOrder(TrivialRegisterPassable):
         return self.shape.rounds() + self.scale_words + tiles * self.right_pieces
 
     def later_loads(self) -> Int:
-        """Returns how many loads at least are between those of the next stage and the meeting."""
+        """Returns how many loads at least are between those of the next stage and the barrier."""
         var behind = 0
         for load in range(self.loads()):
-            behind += Int(self._place_of_load(load) > self.slots() + self._slot_of_meeting())
+            behind += Int(self._place_of_load(load) > self.slots() + self._slot_of_barrier())
         return (self.shape.depth - 1) * self.sure_loads() - self.shape.rounds() - behind
 
     def later_loads_of_rest(self, index: Int) -> Int:
@@ -139,23 +139,23 @@ struct StageOrder(TrivialRegisterPassable):
     def _slot_of_next_read(self, step: Int) -> Int:
         """Returns where the fragment of a step of the next stage is read."""
         return max(
-            min(self._slot_of_meeting() + step, self.slots() - 1),
+            min(self._slot_of_barrier() + step, self.slots() - 1),
             self.slots() + self._slot_of_read(step),
         )
 
-    def _slot_of_meeting(self) -> Int:
-        """Returns where waves meet."""
-        return self.meet_step() * self.shape.n_tiles
+    def _slot_of_barrier(self) -> Int:
+        """Returns where the barrier is."""
+        return self.barrier_step() * self.shape.n_tiles
 
     def _place_of_load(self, load: Int) -> Int:
-        """Returns where a load is started, in slots from the stage on behind whose meeting its
+        """Returns where a load is started, in slots from the stage on behind whose barrier its
         round begins; weights of slice 0 of the next stage have been multiplied then.
 
         Loads of codes are as far from each other as can be, those of scales are beside some.
         """
         var slots, rounds = self.slots(), self.shape.rounds()
         var codes = rounds + self.shape.slices * self.shape.n_tiles
-        var begin = self._slot_of_meeting() + 1
+        var begin = self._slot_of_barrier() + 1
         if self.early_tiles() > 0:
             var before = (codes - self.early_tiles()) * slots // codes
             begin = max(begin, slots + slots // 2 - before)
@@ -178,7 +178,7 @@ struct StageOrder(TrivialRegisterPassable):
 
     def _load(self, load: Int) -> OpDesc:
         """Returns a load of the stage."""
-        comptime Ops = MiddleOps
+        comptime Ops = InterleavedOps
         var at = load
         if at < self.shape.rounds():
             return OpDesc(tag=Ops.FETCH_A.value, subtile=at)
@@ -195,7 +195,7 @@ struct StageOrder(TrivialRegisterPassable):
 
     def operations[length: Int](self) -> Array[ScheduleEntry, length]:
         """Returns the operations of a stage: `length()` of them."""
-        comptime Ops = MiddleOps
+        comptime Ops = InterleavedOps
         var builder = EntryBuilder[length, Phase.KERNEL]()
         var n_tiles, steps, slots = self.shape.n_tiles, self.steps(), self.slots()
         for slot in range(slots):
@@ -203,8 +203,8 @@ struct StageOrder(TrivialRegisterPassable):
             for load in range(self.loads()):
                 if self._place_of_load(load) % slots == slot:
                     builder.emit(self._load(load))
-            if slot == self._slot_of_meeting():
-                builder.emit(OpDesc(tag=Ops.MEET.value))
+            if slot == self._slot_of_barrier():
+                builder.emit(OpDesc(tag=Ops.SYNC.value))
             for step in range(self.fragments(), steps):
                 if self._slot_of_read(step) == slot:
                     builder.emit(OpDesc(tag=Ops.READ.value, subtile=step))

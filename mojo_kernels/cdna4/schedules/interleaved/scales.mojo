@@ -10,12 +10,12 @@ from max.gpu.sync import s_waitcnt, s_waitcnt_barrier
 from ...chip import PIECE_BYTES, WORD_BYTES
 from ...instructions.lds import Lds, bytes_at, write_byte
 from ...operands.memory import View, remainder
-from .shape import LOAD_BYTES, MiddleShape
+from .shape import LOAD_BYTES, InterleavedShape
 
 
 @always_inline
 def fetch_all[
-    shape: MiddleShape
+    shape: InterleavedShape
 ](memory: View, k_blocks: Int32, lds: Lds, wave: Int32, lane: Int32) -> UInt8:
     """Starts loading all; returns the lane's byte of what is no whole word."""
     var last_bytes = UInt8(0)
@@ -35,7 +35,7 @@ def fetch_all[
 
 @always_inline
 def store_last[
-    shape: MiddleShape
+    shape: InterleavedShape
 ](memory: View, k_blocks: Int32, lds: Lds, wave: Int32, lane: Int32, last_bytes: UInt8):
     """Stores the bytes that are no whole word, where all has come."""
     var count = memory.tensor.desc[2].cast[DType.int32]()

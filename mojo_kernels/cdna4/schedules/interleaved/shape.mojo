@@ -1,4 +1,4 @@
-"""How a workgroup of a middle kernel cuts its work, and where things lie in its LDS.
+"""How a workgroup of the interleaved schedule cuts its work, and where things lie in its LDS.
 
 Four waves, one a SIMD, have all rows of the workgroup's tile of C and a quarter of its
 columns each. K goes by in stages: 256 of four-bit codes, 128 of eight-bit ones. In LDS, for rows
@@ -33,7 +33,7 @@ from ...chip import (
     TILE_BLOCKS,
     TILE_K,
 )
-from ..streaming.shape import DecodeShape, count_behind
+from ..streaming.shape import StreamingShape, count_behind
 
 comptime WAVES = 4
 """Waves of a workgroup, each with columns of its own, unless there are two a SIMD."""
@@ -64,7 +64,7 @@ def slices_of(left: Format) -> Int:
     return ROW_BYTES // (TILE_BLOCKS * left.packed_bytes(BLOCK))
 
 
-struct MiddleShape(Equatable, TrivialRegisterPassable):
+struct InterleavedShape(Equatable, TrivialRegisterPassable):
     """How a workgroup cuts its work."""
 
     var m_tiles: Int
@@ -190,9 +190,9 @@ struct MiddleShape(Equatable, TrivialRegisterPassable):
         """Returns the grid of a launch."""
         return Grid(self.tiles_of_c(m, n).num_workgroups(), 1, self.splits, threads=self.threads())
 
-    def handover(self) -> DecodeShape:
+    def split_k(self) -> StreamingShape:
         """Returns the same tile of C as a cut of waves that share its columns and split K."""
-        return DecodeShape(
+        return StreamingShape(
             self.m_tiles,
             self.waves * self.n_tiles,
             self.slices,
@@ -204,5 +204,5 @@ struct MiddleShape(Equatable, TrivialRegisterPassable):
         )
 
     def workspace(self, m: Int, n: Int) -> Workspace:
-        """Returns the memory in which workgroups with parts of K add up."""
-        return self.handover().workspace(m, n)
+        """Returns the memory of the split-K fix-up."""
+        return self.split_k().workspace(m, n)

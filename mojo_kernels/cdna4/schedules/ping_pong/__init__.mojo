@@ -1,1 +1,1 @@
-"""Many rows: eight waves share a large tile of C in LDS."""
+"""Large M: two groups of waves take turns at the matrix pipes."""

@@ -13,7 +13,7 @@ from ...instructions.memory import load_to_lds
 from ...operands.memory import NO_ROW, OUT_OF_RANGE, Span, load_word, quotient, remainder
 from ...operands.tiles import exchanged
 from ...types import Formats
-from .shape import PrefillTile, WAVES
+from .shape import PingPongTile, WAVES
 from .shared import SharedOperand
 from .stages import row_offset
 
@@ -28,7 +28,7 @@ struct SharedCodes[formats: Formats, m_tiles: Int, k_tail: Bool](SharedOperand):
         k_tail: Whether K may end within a place.
     """
 
-    comptime Tile = PrefillTile[Self.formats, Self.m_tiles]
+    comptime Tile = PingPongTile[Self.formats, Self.m_tiles]
     """The workgroup's tile of C."""
     comptime CODE_BYTES = LANE_BYTES[Self.formats.left]
     """Bytes of the codes of a block."""

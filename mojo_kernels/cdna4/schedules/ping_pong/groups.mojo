@@ -100,9 +100,7 @@ struct GroupedResult[
         return self.bias.unsafe_offset(Int(tile.rows.expert) * Int(product.n) * BYTES)
 
     @always_inline
-    def store(
-        self, product: Self.Product, sums: SumTile[Self.m_tiles, N_TILES], tile: TileOfC
-    ):
+    def store(self, product: Self.Product, sums: SumTile[Self.m_tiles, N_TILES], tile: TileOfC):
         """Stores what becomes of a wave's sums."""
         comptime ROWS = Self.Product.ROWS
         # By lanes that nobody has kept all along K; bias is in the sums.
@@ -111,7 +109,7 @@ struct GroupedResult[
         comptime for n_tile in range(N_TILES):
             none[n_tile] = 0
         var n, wave = product.n, product.wave
-        var first_row = quotient[WAVES_N](wave) * Int32(Self.Product.Walk.Tile.NEXT_WAVE * TILE)
+        var first_row = quotient[WAVES_N](wave) * Int32(Self.Product.MainLoop.Tile.NEXT_WAVE * TILE)
         var first_column, num_rows = product.first_column(tile), tile.count()
         comptime if Self.grouping.is_gated:
             comptime Hidden = HiddenCodes[

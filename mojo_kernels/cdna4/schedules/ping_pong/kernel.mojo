@@ -1,8 +1,14 @@
-"""Matmul and linear for many rows: C[M, N] = A @ W.T (+ bias), 256 x 256 or 128 x 256 a workgroup.
+"""GEMM for large M: C = A @ W.T (+ bias), 256 x 256 or 128 x 256 a workgroup, ping-pong schedule.
 
-Two acts. First the workgroups of a tile of rows prepare these rows together, in a
-workspace (crew.mojo): floats are encoded, the scales of codes are put in order. Then
-each multiplies its tile of C from codes (workgroup.mojo). The budget of a compute unit
+Eight waves, two by four, compute 128 x 64 (or 64 x 64) each from what they share in LDS
+(stages.mojo). They form two groups of four, a wave of each on every SIMD; while one group
+multiplies, the other reads the fragments of its next phase and fetches later ones (order.mojo):
+
+    wave    0 .. 3    group 0    rows   0 .. 127    columns 64 * (wave % 4) .. + 63
+            4 .. 7    group 1    rows 128 .. 255
+
+In the prologue the workgroups of a tile of rows prepare these rows cooperatively, in a workspace:
+floats are encoded, the scales of codes are put in order. The budget of a compute unit
 says why not from floats; a workgroup needs
 
     tile of C    from       bytes of a slice    cycles of MFMA    bytes a cycle
@@ -14,7 +20,11 @@ says why not from floats; a workgroup needs
 
 and gets about 33: 32 KiB in flight for some 1000 cycles (guesses of the simulator's
 model). Encoding once a launch costs one pass over x: 17 of 160 us at 8192^3. Floats that
-are kept need no first act: their products take four times as long as those of four bits.
+are kept need no prologue: their products take four times as long as those of four bits.
+
+Rows of groups come encoded and in order (prepare/order.mojo). A workgroup goes from tile to tile:
+gating and encoding take a third of the time and no LDS, so that the first stages of the next tile
+arrive meanwhile.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
@@ -37,10 +47,10 @@ from ...epilogue.gate import QuickGate
 from ...operands.memory import Input, Output, Span, bytes_of, input, load_word, output, quotient
 from ...epilogue.row_scales import RowScales
 from ...epilogue.target import Target
-from ...prologue.shape import CrewMemory, SCALE_GROUP_ROWS, is_prepared
+from ...prologue.shape import CooperativeMemory, SCALE_GROUP_ROWS, is_prepared
 from ...types import ProductTypes, has_kernels, unsupported
 from ...prologue.works import EncodedGroups, ReorderedScales
-from ...prologue.cooperative import Crew, Meeting, NoMeeting, SharedWork
+from ...prologue.cooperative import Cooperative, Prologue, NoPrologue, CooperativeWork
 from .groups import GroupedResult, TileRecord, set_sums
 from .operands import Operands
 from ...epilogue.store import bias_of_tiles, rounded_tiles, store_rounded_tiles
@@ -111,7 +121,7 @@ def gemm_ping_pong[
         rounding: The scale rule of hidden numbers.
     """
     comptime Product = Operands[types, m_tiles, k_tail, grouping]
-    comptime Tile = Product.Walk.Tile
+    comptime Tile = Product.MainLoop.Tile
     var index = Int32(block_idx.x)
     comptime if grouping.is_grouped:
         var lane = Int32(thread_idx.x) % LANES
@@ -145,17 +155,17 @@ def gemm_ping_pong[
 
         comptime if is_cooperative(types, grouping):
             comptime Encoded = EncodedGroups[types, Tile.FREE_BYTES // WAVES]
-            comptime Work: SharedWork = Encoded if types.x else ReorderedScales[k_tail]
-            comptime Sharers = Crew[Tile.ROWS // SCALE_GROUP_ROWS, WAVES]
+            comptime Work: CooperativeWork = Encoded if types.x else ReorderedScales[k_tail]
+            comptime Sharers = Cooperative[Tile.ROWS // SCALE_GROUP_ROWS, WAVES]
             var memory = rebind[Output[DType.uint8]](workspace)
             var parts_of_k = quotient[Work.BLOCKS](k_blocks + Int32(Work.BLOCKS - 1))
-            var crew = Sharers.of(memory, tile.row, tiles_n, parts_of_k)
+            var cooperative = Sharers.of(memory, tile.row, tiles_n, parts_of_k)
             var pair = wave % Int32(Sharers.pairs)
-            var first = crew.draw(pair, lane)
+            var first = cooperative.claim(pair, lane)
             var lds = allocate_lds[Tile.LDS_BYTES]()
 
-            # Codes and scales of the rows that the crew shares, as they are multiplied.
-            var parts = CrewMemory.of(types.formats.left, Int(all.tiles), Int(m), Int(k))
+            # Codes and scales of the rows that workgroups share, as they are multiplied.
+            var parts = CooperativeMemory.of(types.formats.left, Int(all.tiles), Int(m), Int(k))
             var scales = memory.unsafe_offset(parts.counter_bytes)
             var codes = memory.unsafe_offset(parts.codes)
             var own_lds = lds.unsafe_offset(Int(wave) * Work.LDS_BYTES)
@@ -164,24 +174,24 @@ def gemm_ping_pong[
                 floats if types.x else own_scales, codes, scales, m, k_blocks, first_row, own_lds,
                 lane,
             )  # fmt: skip
-            crew.prepare(work, first, wave, lane)
+            cooperative.prepare(work, first, wave, lane)
             var product = Product(
                 bytes_of(codes) if types.x else floats, bytes_of(scales), m, bytes_of(w_codes),
                 bytes_of(w_scales), 0, 0, n, k_blocks, wave,
             )  # fmt: skip
-            _multiply_tile(product, result, bias, tile, crew, lds, lane)
+            _multiply_tile(product, result, bias, tile, cooperative, lds, lane)
         else:
             var lds = allocate_lds[Tile.LDS_BYTES]()
             var product = Product(
                 floats, own_scales, m, bytes_of(w_codes), bytes_of(w_scales), 0, 0, n, k_blocks,
                 wave,
             )  # fmt: skip
-            _multiply_tile(product, result, bias, tile, NoMeeting(), lds, lane)
+            _multiply_tile(product, result, bias, tile, NoPrologue(), lds, lane)
 
 
 @always_inline
 def _multiply_tile[
-    types: ProductTypes, m_tiles: Int, k_tail: Bool, grouping: Grouping, Others: Meeting, //
+    types: ProductTypes, m_tiles: Int, k_tail: Bool, grouping: Grouping, Others: Prologue, //
 ](
     product: Operands[types, m_tiles, k_tail, grouping],
     result: Output[DType.uint8],
@@ -192,31 +202,31 @@ def _multiply_tile[
     lane: Int32,
 ):
     """Computes a tile of C, once others too have prepared the activations."""
-    comptime Walk = Operands[types, m_tiles, k_tail, grouping].Walk
+    comptime MainLoop = Operands[types, m_tiles, k_tail, grouping].MainLoop
     var m, n, wave = product.count, product.n, product.wave
     var target = Target[types.out, types.bias].of(
         result.unsafe_bitcast[Scalar[types.out]](), bias, m, n
     )
-    var walk = product.walk(tile, {}, lds, lane)
-    walk.fetch_weights()
-    walk.clear()
-    others.meet(wave, lane)
+    var loop = product.main_loop(tile, {}, lds, lane)
+    loop.fetch_weights()
+    loop.clear()
+    others.join(wave, lane)
     var group = quotient[WAVES_N](wave)
-    walk.walk(group, product.slices())
+    loop.run(group, product.slices())
 
     # To memory, by lanes that nobody has kept all along K.
     var own_lane = lane_here()
-    var first_row = tile.rows.first_row + group * Int32(Walk.Tile.NEXT_WAVE * TILE)
+    var first_row = tile.rows.first_row + group * Int32(MainLoop.Tile.NEXT_WAVE * TILE)
     var first_column = product.first_column(tile)
     comptime if types.formats.left.has_row_scales():
         comptime assert not types.formats.are_columns, "tiles of rows lie one below the other"
         var scales = RowScales.of(product.a_scales, product.w_scales, m, n)
-        scales.apply(walk.sums, first_row, first_column, own_lane)
+        scales.apply(loop.sums, first_row, first_column, own_lane)
     var addend = bias_of_tiles[N_TILES](target, first_column, own_lane)
-    var values = rounded_tiles(target, walk.sums, addend)
-    walk.leave(group)
-    store_rounded_tiles[row_of=Walk.Tile.first_row](
-        target, walk.sums, addend, values, first_row, first_column, own_lane
+    var values = rounded_tiles(target, loop.sums, addend)
+    loop.leave(group)
+    store_rounded_tiles[row_of=MainLoop.Tile.first_row](
+        target, loop.sums, addend, values, first_row, first_column, own_lane
     )
 
 
@@ -243,7 +253,7 @@ def _multiply_tiles[
     third of the time and no LDS. Waves of a tile's half without rows only fetch.
     """
     comptime Product = Operands[types, m_tiles, k_tail, grouping]
-    comptime Walk = Product.Walk
+    comptime MainLoop = Product.MainLoop
     comptime Codes = Product.Codes
     comptime ROWS = Int32(Product.ROWS)
     comptime STORES = type_of(result).STORES
@@ -257,16 +267,16 @@ def _multiply_tiles[
         return  # The grid is for as many tiles as sizes can make.
     var slices, wave = work.slices(), work.wave
     var group = quotient[WAVES_N](wave)
-    var own_row = group * Int32(Walk.Tile.NEXT_WAVE * TILE)
+    var own_row = group * Int32(MainLoop.Tile.NEXT_WAVE * TILE)
 
     tile.rows = TileRecord.load(table, tile.row).tile()
     var listed = Codes.listed_rows(names, tile.row * ROWS, wave, lane)
     var columns = result.bias_of(work, tile, lane)
-    var walk = work.walk(tile, listed, allocate_lds[Walk.Tile.LDS_BYTES](), lane)
-    walk.fetch_weights()
-    walk.fetch_activations()
-    set_sums(walk.sums, columns)
-    walk.arrive()
+    var loop = work.main_loop(tile, listed, allocate_lds[MainLoop.Tile.LDS_BYTES](), lane)
+    loop.fetch_weights()
+    loop.fetch_activations()
+    set_sums(loop.sums, columns)
+    loop.arrive()
     while True:
         # What says where the next tile lies is on its way while this one is multiplied.
         index += workgroups
@@ -276,10 +286,10 @@ def _multiply_tiles[
         var next_listed = Codes.listed_rows(names, next.row * ROWS, wave, own_lane)
         var has_rows = own_row < tile.count()
         if has_rows:
-            walk.walk_on[True](group, slices)
+            loop.run_on[True](group, slices)
         else:
-            walk.walk_on[False](group, slices)
-        walk.leave(group)
+            loop.run_on[False](group, slices)
+        loop.leave(group)
 
         next.rows = record.tile()
         if next.is_there:
@@ -288,23 +298,23 @@ def _multiply_tiles[
             var loads = result.bias_of(work, next, own_lane)
             comptime for n_tile in range(N_TILES):
                 columns[n_tile] = loads[n_tile]
-            walk.turn_to(
+            loop.turn_to(
                 work.codes(next, next_listed, own_lane),
                 work.scales(next, own_lane),
                 work.weight_scales(next, own_lane),
                 work.weights(next, own_lane),
             )
-            walk.fetch_weights()
-            walk.fetch_activations()
+            loop.fetch_weights()
+            loop.fetch_activations()
         if has_rows:
-            result.store(work, walk.sums, tile)
+            result.store(work, loop.sums, tile)
         if not next.is_there:
             return
-        set_sums(walk.sums, columns)
+        set_sums(loop.sums, columns)
         if has_rows:
-            walk.arrive[STORES]()
+            loop.arrive[STORES]()
         else:
-            walk.arrive()
+            loop.arrive()
         tile = next
 
 
@@ -321,7 +331,7 @@ def launch_ping_pong[
     ordered: OrderedRows = {0, 0, 0},
     result_scales: Int = 0,
 ) raises:
-    """Launches the kernel: arguments in their order, scalars all, as a struct ends their preload.
+    """Launches the kernel with scalars and pointers: a struct would end their preload.
 
     Of groups, tiles come from `order_rows`, and scales of hidden numbers go to `result_scales`.
     """
@@ -351,7 +361,7 @@ def launch_ping_pong[
     )
 
 
-struct PrefillKernel[types: ProductTypes, m_tiles: Int, k_tail: Bool](ProductKernel):
+struct PingPongKernel[types: ProductTypes, m_tiles: Int, k_tail: Bool](ProductKernel):
     """The kernel for one size of tile.
 
     Parameters:

@@ -1,6 +1,6 @@
-"""A wave's way along K in a prefill kernel: the operations of its schedule, and the sums.
+"""The main loop of a wave in the ping-pong schedule: the operations of its schedule, and the sums.
 
-`PrefillWalk.ORDER` is the schedule (order.mojo); `perform` says what an
+`PingPongLoop.ORDER` is the schedule (order.mojo); `perform` says what an
 operation means for what the workgroup shares in LDS (stages.mojo):
 
     fetched     places of activations, weights and scales that go from memory to LDS next
@@ -37,7 +37,7 @@ from ...instructions.matrix import (
     set_priority,
 )
 from ...instructions.vector import zeros_of_a_branch
-from ...instructions.wave import meet_waves
+from ...instructions.wave import workgroup_barrier
 from ...operands.memory import quotient, remainder
 from ...types import Formats, KEPT
 from .codes import SharedCodes
@@ -47,7 +47,7 @@ from .shape import (
     A_SCALE_BYTES,
     COLUMNS,
     N_TILES,
-    PrefillTile,
+    PingPongTile,
     SCALE_BYTES,
     SCALE_DEPTH,
 )
@@ -55,8 +55,8 @@ from .shared import SharedOperand, SharedRightSide
 from .stages import Reader, Ring, SLICES, SharedScales, SharedWeights
 
 
-struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
-    """A wave's way along K: its fragments, and the sums.
+struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
+    """A wave along K: its fragments, and the sums.
 
     Parameters:
         formats: What is multiplied.
@@ -64,7 +64,7 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         k_tail: Whether K may end within a stage.
     """
 
-    comptime Tile = PrefillTile[Self.formats, Self.m_tiles]
+    comptime Tile = PingPongTile[Self.formats, Self.m_tiles]
     """The workgroup's tile of C."""
     comptime IS_KEPT = Self.formats.left == KEPT
     """Whether activations stay floats, and weights are decoded to such."""
@@ -369,7 +369,7 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         elif tag == PingPongOps.WAIT_VM.value:
             s_waitcnt[vmcnt=UInt32(op.wait_value), lgkmcnt=0]()
         elif tag == PingPongOps.BARRIER.value:
-            meet_waves()
+            workgroup_barrier()
         elif tag == PingPongOps.SET_PRIO.value:
             set_priority[op.wait_value]()
         else:
@@ -420,11 +420,11 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
             self.perform[activations[i]]()
 
     @always_inline
-    def walk(mut self, group: Int32, num_slices: Int32):
-        """Walks along K, from the first activations on."""
+    def run(mut self, group: Int32, num_slices: Int32):
+        """Runs along K, from the first activations on."""
         self.fetch_activations()
         self.arrive()
-        self.walk_on[True](group, num_slices)
+        self.run_on[True](group, num_slices)
 
     @always_inline
     def arrive[later_operations: Int = 0](self):
@@ -438,16 +438,16 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
         schedule_barrier()
 
     @always_inline
-    def walk_on[multiplies: Bool](mut self, group: Int32, num_slices: Int32):
-        """Walks along K once all waves have arrived; the second group is a phase behind the first.
+    def run_on[multiplies: Bool](mut self, group: Int32, num_slices: Int32):
+        """Runs along K once all waves have arrived; the second group is a phase behind the first.
 
         Parameters:
             multiplies: Whether there are rows to multiply; otherwise the wave only fetches.
         """
-        meet_waves()
+        workgroup_barrier()
         schedule_barrier()
         if group != 0:
-            meet_waves()
+            workgroup_barrier()
 
         comptime steady, last = Self.ORDER.steady(), Self.ORDER.last_slice()
         # With float scales there are no registers for it.
@@ -467,5 +467,5 @@ struct PrefillWalk[formats: Formats, m_tiles: Int, k_tail: Bool]:
     def leave(self, group: Int32):
         """Meets the other group, which is a phase behind, for the last time."""
         if group == 0:
-            meet_waves()
+            workgroup_barrier()
         s_waitcnt[vmcnt=0]()

@@ -14,7 +14,7 @@ from ...operands.memory import Bytes, quotient
 from ...types import ProductTypes
 from .codes import SharedCodes
 from .shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_N
-from .main_loop import PrefillWalk
+from .main_loop import PingPongLoop
 
 
 @fieldwise_init
@@ -30,10 +30,10 @@ struct Operands[types: ProductTypes, m_tiles: Int, k_tail: Bool, grouping: Group
         grouping: Whose rows these are.
     """
 
-    comptime Walk = PrefillWalk[Self.types.formats, Self.m_tiles, Self.k_tail]
+    comptime MainLoop = PingPongLoop[Self.types.formats, Self.m_tiles, Self.k_tail]
     """Who takes them."""
     comptime Codes = SharedCodes[Self.types.formats, Self.m_tiles, Self.k_tail]
-    comptime ROWS = Self.Walk.Tile.ROWS
+    comptime ROWS = Self.MainLoop.Tile.ROWS
 
     var a: Bytes
     """Codes of activations, or floats."""
@@ -68,56 +68,58 @@ struct Operands[types: ProductTypes, m_tiles: Int, k_tail: Bool, grouping: Group
         return quotient[STAGE_BLOCKS](self.k_blocks + Int32(STAGE_BLOCKS - 1)) * Int32(STAGE_BLOCKS)
 
     @always_inline
-    def codes(self, tile: TileOfC, listed: Self.Codes.OfLoads, lane: Int32) -> Self.Walk.Codes:
+    def codes(self, tile: TileOfC, listed: Self.Codes.OfLoads, lane: Int32) -> Self.MainLoop.Codes:
         """Returns the codes of a tile's rows; those that are `listed` if rows are gathered."""
         comptime if Self.grouping.is_gathered:
-            return rebind[Self.Walk.Codes](
+            return rebind[Self.MainLoop.Codes](
                 Self.Codes.of_list(self.a, self.count, self.row_blocks(), listed, self.wave, lane)
             )
         else:
-            return Self.Walk.Codes.of(
+            return Self.MainLoop.Codes.of(
                 self.a, tile.rows.end_row, self.row_blocks(), tile.rows.first_row, self.wave, lane
             )
 
     @always_inline
-    def scales(self, tile: TileOfC, lane: Int32) -> Self.Walk.Scales:
+    def scales(self, tile: TileOfC, lane: Int32) -> Self.MainLoop.Scales:
         """Returns the scales of a tile's rows."""
         comptime if not Self.grouping.is_grouped:
-            return Self.Walk.Scales.of(
+            return Self.MainLoop.Scales.of(
                 self.a_scales, self.count, self.k_blocks, tile.rows.first_row, self.wave, lane
             )
         var first = self.a_scales.unsafe_offset(Int(tile.row) * Self.ROWS * Int(self.row_blocks()))
-        return Self.Walk.Scales.of(first, Int32(Self.ROWS), self.row_blocks(), 0, self.wave, lane)
+        return Self.MainLoop.Scales.of(
+            first, Int32(Self.ROWS), self.row_blocks(), 0, self.wave, lane
+        )
 
     @always_inline
-    def weights(self, tile: TileOfC, lane: Int32) -> Self.Walk.Weights:
+    def weights(self, tile: TileOfC, lane: Int32) -> Self.MainLoop.Weights:
         """Returns the codes of a tile's weights."""
         var codes = self.w_codes
         comptime if Self.grouping.is_grouped:
             codes = codes.unsafe_offset(Int(tile.rows.expert) * Int(self.codes_step))
         var column = tile.column * Int32(COLUMNS)
-        return Self.Walk.Weights.of(codes, self.n, self.k_blocks, column, self.wave, lane)
+        return Self.MainLoop.Weights.of(codes, self.n, self.k_blocks, column, self.wave, lane)
 
     @always_inline
-    def weight_scales(self, tile: TileOfC, lane: Int32) -> Self.Walk.WeightScales:
+    def weight_scales(self, tile: TileOfC, lane: Int32) -> Self.MainLoop.WeightScales:
         """Returns the scales of a tile's weights."""
         var scales = self.w_scales
         comptime if Self.grouping.is_grouped:
             scales = scales.unsafe_offset(Int(tile.rows.expert) * Int(self.scales_step))
         var column = tile.column * Int32(COLUMNS)
-        return Self.Walk.WeightScales.of(scales, self.n, self.k_blocks, column, self.wave, lane)
+        return Self.MainLoop.WeightScales.of(scales, self.n, self.k_blocks, column, self.wave, lane)
 
     @always_inline
-    def walk(
+    def main_loop(
         self, tile: TileOfC, listed: Self.Codes.OfLoads, lds: Lds, lane: Int32
-    ) -> Self.Walk:
+    ) -> Self.MainLoop:
         """Returns the wave's way along K for its first tile."""
-        return Self.Walk(
+        return Self.MainLoop(
             self.codes(tile, listed, lane),
             self.scales(tile, lane),
             self.weight_scales(tile, lane),
             self.weights(tile, lane),
-            Self.Walk.Fragments.of(self.wave, lane),
+            Self.MainLoop.Fragments.of(self.wave, lane),
             lds,
         )
 

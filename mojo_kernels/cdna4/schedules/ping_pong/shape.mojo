@@ -1,4 +1,4 @@
-"""The size of a prefill workgroup's tile of C, and what that means for its LDS.
+"""The size of a ping-pong workgroup's tile of C, and what that means for its LDS.
 
 A wave computes 128 x 64 of C, 8 x 4 tiles, or 64 x 64; there are two by four waves. In
 LDS is what they multiply, and what comes next, on its way. Activations take places of a line of
@@ -18,7 +18,7 @@ from std.math import ceildiv
 from ....numbers.formats import Format
 from ....schedule.xcd import XcdBands
 from ...chip import GROUP_BLOCKS, LANES, LANE_BYTES, PIECE_BYTES, TILE, TILE_BLOCKS
-from ...prologue.shape import CrewMemory, SCALE_GROUP_BYTES, is_prepared
+from ...prologue.shape import CooperativeMemory, SCALE_GROUP_BYTES, is_prepared
 from ...types import Formats, KEPT, ProductTypes
 from ....launch.grid import Grid, Workspace
 
@@ -53,7 +53,7 @@ comptime THREADS = WAVES * LANES
 """Threads of a workgroup."""
 
 
-struct PrefillTile[formats: Formats, m_tiles: Int]:
+struct PingPongTile[formats: Formats, m_tiles: Int]:
     """The size of a workgroup's tile of C, and what follows from it.
 
     Parameters:
@@ -148,6 +148,6 @@ def workspace_of(format: Format, m_tiles: Int, rows: Int, k: Int, *, has_codes: 
     """Returns the memory of a launch, which has codes if activations come as floats."""
     if not is_prepared(format):
         return Workspace(0, 0)
-    var memory = CrewMemory.of(format, ceildiv(rows, rows_of(m_tiles)), rows, k)
+    var memory = CooperativeMemory.of(format, ceildiv(rows, rows_of(m_tiles)), rows, k)
     var num_bytes = memory.num_bytes if has_codes else memory.codes
     return Workspace(memory.counter_bytes, num_bytes - memory.counter_bytes)

@@ -39,7 +39,7 @@ from .shape import (
     A_SCALE_BYTES,
     COLUMNS,
     N_TILES,
-    PrefillTile,
+    PingPongTile,
     STAGE_BLOCKS,
     WAVES,
     WAVES_M,
@@ -96,7 +96,7 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
         m_tiles: Tiles of rows of a wave.
     """
 
-    comptime Tile = PrefillTile[Self.formats, Self.m_tiles]
+    comptime Tile = PingPongTile[Self.formats, Self.m_tiles]
     """The workgroup's tile of C."""
 
     comptime IS_KEPT = Self.formats.left == KEPT

@@ -1,1 +1,1 @@
-"""Few rows: waves share K, and workgroups may too."""
+"""Small M: waves share K, and workgroups may too."""

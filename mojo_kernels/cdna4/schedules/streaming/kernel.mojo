@@ -1,21 +1,24 @@
-"""Matmul and linear for few rows: C[M, N] = A @ W.T (+ bias) in one launch.
+"""GEMM for small M: C[M, N] = A @ W.T (+ bias) in one launch, streaming schedule.
 
 A workgroup computes a tile of C; groups of its waves share the work along K,
 the sharers within a group its columns:
 
     workgroup x, y    tiles of columns (weights) and of rows (activations)
-    workgroup z       a part of K, if `splits` > 1; whoever comes last adds up
+    workgroup z       a part of K, if `splits` > 1 (split_k.mojo)
     wave              group wave / sharers: a run of chunks along K
                       sharer wave % sharers: all rows, a part of the columns
 
-So a workgroup meets every block of its activations once. With one sharer a wave
-encodes what it needs and needs nobody else until its sums are done; more sharers
-encode a part each and meet once a chunk, but have fewer sums to add up.
+So a workgroup loads every block of its activations once. With one sharer a wave
+encodes what it needs and waits for no other until its sums are done; more sharers
+encode a part each and synchronize once a chunk, but have fewer sums to add up.
 
-Partial sums meet in LDS, then, with `splits`, in the workspace; they are always
-added in the order of K, so that the result does not depend on who comes last.
+Partial sums are added in LDS, then, with `splits`, in the workspace; always
+in the order of K, so that the result does not depend on which comes last.
 Workgroups with equal x read the same weights. Where there are several, the grid's
 x extent is a multiple of the number of XCDs, so that they share an L2.
+
+Of groups, workgroup y has tile y of the rows of all (groups.mojo). Only the device knows their
+sizes: the grid is for as many tiles as any can make, and those that are none end at once.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, thread_idx
@@ -43,14 +46,14 @@ from ...operands.memory import Input, Output, input, output, quotient
 from ...epilogue.row_scales import RowScales
 from ...epilogue.target import Destination, NO_BIAS, Target
 from ...types import ProductTypes, has_kernels, unsupported
-from ..split_k import Handover
-from .shape import DecodeLds, DecodeShape
-from .main_loop import DecodeWalk
+from ..split_k import SplitK
+from .shape import StreamingLds, StreamingShape
+from .main_loop import StreamingLoop
 
 
 @always_inline
 def multiply_tile[
-    Source: ActivationSource, C: Destination, //, types: ProductTypes, shape: DecodeShape
+    Source: ActivationSource, C: Destination, //, types: ProductTypes, shape: StreamingShape
 ](
     source: Source,
     w_codes: Input[DType.uint8],
@@ -66,8 +69,8 @@ def multiply_tile[
 ):
     """Computes a workgroup's tile of C; the target has `y` such tiles of rows before it."""
     comptime assert shape.is_possible(), "waves cannot share this tile"
-    comptime lds_plan = DecodeLds(shape, Source.PIECES * PIECE_BYTES, Source.left)
-    comptime Walk = DecodeWalk[Source, types.formats.right, shape]
+    comptime lds_plan = StreamingLds(shape, Source.PIECES * PIECE_BYTES, Source.left)
+    comptime MainLoop = StreamingLoop[Source, types.formats.right, shape]
     comptime COLUMNS = Int32(shape.n_tiles * TILE)
     comptime HAS_ROW_SCALES = types.formats.left.has_row_scales()
     var lane = Int32(thread_idx.x) % LANES
@@ -81,7 +84,7 @@ def multiply_tile[
     var lds = allocate_lds[lds_plan.num_bytes()]()
     var group = quotient[shape.sharers](wave)
     var sharer = wave - group * Int32(shape.sharers)
-    var weights = Walk.Weights.of(
+    var weights = MainLoop.Weights.of(
         w_codes,
         w_scales,
         n,
@@ -89,8 +92,8 @@ def multiply_tile[
         x * Int32(shape.n_tiles) + sharer * Int32(shape.wave_columns()),
     )
     var first_chunk = (z * Int32(shape.k_groups()) + group) * chunks_per_wave
-    var walk = Walk(source, weights, lds, wave, lane, first_chunk)
-    walk.start()
+    var loop = MainLoop(source, weights, lds, wave, lane, first_chunk)
+    loop.start()
     # What is needed at the end arrives while the first chunks do.
     var meeting_place = workspace
     comptime if shape.splits > 1:
@@ -102,23 +105,21 @@ def multiply_tile[
     var scales = _OwnScales[shape]()
     comptime if HAS_ROW_SCALES:
         scales.fetch(row_scales.value(), y, x, wave, lane)
-    walk.finish(chunks_per_wave)
+    loop.finish(chunks_per_wave)
     var groups_x = quotient[Int(COLUMNS)](n + COLUMNS - 1)
     var groups_y = quotient[shape.m_tiles * TILE](m + Int32(shape.m_tiles * TILE - 1))
-    var handover = Handover[shape](
-        meeting_place, x + groups_x * y, groups_x * groups_y, z, wave, lane
-    )
+    var split_k = SplitK[shape](meeting_place, x + groups_x * y, groups_x * groups_y, z, wave, lane)
     comptime if shape.splits > 1:
-        handover.announce()
+        split_k.announce()
 
     # Across groups: each wave gets some tiles.
     var sums = in_registers[DType.float32, SUMS, shape.own_tiles()]()
     comptime if shape.k_groups() == 1:
         comptime for i in range(shape.own_tiles()):
             comptime m_tile, n_tile = divmod(i, shape.wave_columns())
-            sums[i] = walk.sums[m_tile, n_tile]
+            sums[i] = loop.sums[m_tile, n_tile]
     else:
-        _exchange[shape, lds_plan.wave_bytes()](walk.sums, sums, lds, wave, lane)
+        _exchange[shape, lds_plan.wave_bytes()](loop.sums, sums, lds, wave, lane)
         comptime if shape.waves > shape.tiles():
             if wave >= Int32(shape.tiles()):
                 return
@@ -128,7 +129,7 @@ def multiply_tile[
 
     # Across workgroups, and to memory.
     comptime if shape.splits > 1:
-        if not handover.add_up(sums):
+        if not split_k.add_up(sums):
             return
     var m_tile0, n_tile0 = y * Int32(shape.m_tiles), x * Int32(shape.n_tiles)
     comptime for i in range(shape.own_tiles()):
@@ -139,7 +140,7 @@ def multiply_tile[
             target.store_part[0, SUMS](sums[i], bias[i], row, column, lane)
 
 
-struct _OwnScales[shape: DecodeShape]:
+struct _OwnScales[shape: StreamingShape]:
     """The scales of the rows and columns of the tiles that a wave finishes.
 
     Parameters:
@@ -174,7 +175,7 @@ struct _OwnScales[shape: DecodeShape]:
 
 @always_inline
 def _exchange[
-    shape: DecodeShape, wave_bytes: Int
+    shape: StreamingShape, wave_bytes: Int
 ](
     partial: SumTile[shape.m_tiles, shape.wave_columns()],
     sums: SumTile[shape.own_tiles()],
@@ -209,7 +210,7 @@ def _exchange[
     `rocdl.waves_per_eu`=SIMDLength(2),
 )
 def gemm_streaming[
-    types: ProductTypes, shape: DecodeShape, grouping: Grouping = Grouping.DENSE
+    types: ProductTypes, shape: StreamingShape, grouping: Grouping = Grouping.DENSE
 ](
     sizes: Argument[Input[DType.int32], grouping.is_grouped],
     groups: Argument[Int32, grouping.is_grouped],
@@ -316,7 +317,7 @@ def gemm_streaming[
 
 
 @always_inline
-def _clear[shape: DecodeShape](target: Target[_, NO_BIAS], lane: Int32):
+def _clear[shape: StreamingShape](target: Target[_, NO_BIAS], lane: Int32):
     """Stores zeros to a workgroup's tile of C."""
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
     var first_column = Int32(block_idx.x) * Int32(shape.n_tiles * TILE)
@@ -329,9 +330,9 @@ def _clear[shape: DecodeShape](target: Target[_, NO_BIAS], lane: Int32):
 
 
 def launch_streaming[
-    types: ProductTypes, shape: DecodeShape, grouping: Grouping
+    types: ProductTypes, shape: StreamingShape, grouping: Grouping
 ](of: Arguments, grid: Grid, mut queue: Some[Queue]) raises:
-    """Launches the kernel: arguments in their order, scalars all, as a struct ends their preload."""
+    """Launches the kernel with scalars and pointers: a struct would end their preload."""
     comptime is_grouped = grouping.is_grouped
     queue.launch[gemm_streaming[types, shape, grouping]](
         grid,
@@ -357,7 +358,7 @@ def launch_streaming[
     )
 
 
-struct DecodeKernel[types: ProductTypes, shape: DecodeShape](ProductKernel):
+struct StreamingKernel[types: ProductTypes, shape: StreamingShape](ProductKernel):
     """The dense kernel for one cut.
 
     Parameters:

@@ -1,4 +1,4 @@
-"""A wave's way along K in the decode kernels: what it holds, and what each operation does.
+"""The main loop of a wave in the streaming schedule: what it holds, and what each operation does.
 
 The operations come from `Stream`, as data. A wave multiplies all rows of its
 workgroup by its own columns; the lanes in a step (128 along K, 16 rows):
@@ -48,18 +48,18 @@ from ...instructions.matrix import (
     WordTile,
     multiply_tiles,
 )
-from ...instructions.wave import meet_waves
+from ...instructions.wave import workgroup_barrier
 from ...operands.activations import ActivationSource
 from ...operands.encode import EncodedBlock
 from ...operands.memory import quotient
 from ...operands.weights import WeightFragments
 from ...types import KEPT
 from .order import Stream, StreamOps
-from .shape import DecodeLds, DecodeShape
+from .shape import StreamingLds, StreamingShape
 
 
-struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
-    """A wave's way along K: the registers of all stages in flight, and the sums."""
+struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingShape]:
+    """A wave along K: the registers of all stages in flight, and the sums."""
 
     comptime COLUMNS = Self.shape.wave_columns()
     """Tiles of columns."""
@@ -71,7 +71,7 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
     """Tiles of activations of a stage that the wave fetches."""
     comptime IS_SHARED = Self.shape.sharers > 1
     """Whether other waves need them too."""
-    comptime LDS = DecodeLds(Self.shape, Self.Source.PIECES * PIECE_BYTES, Self.Source.left)
+    comptime LDS = StreamingLds(Self.shape, Self.Source.PIECES * PIECE_BYTES, Self.Source.left)
     """Places in LDS."""
     comptime WAVE_BYTES = Self.LDS.wave_bytes()
     """Bytes of the area of a wave."""
@@ -316,9 +316,9 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
             self.fetch_weights[stage]()
         elif tag == StreamOps.ENCODE.value:
             self.encode[stage, entry.op.subtile]()
-        elif tag == StreamOps.MEET.value:
+        elif tag == StreamOps.SYNC.value:
             s_waitcnt[lgkmcnt=0]()
-            meet_waves()
+            workgroup_barrier()
             schedule_barrier()
         elif tag == StreamOps.READ.value:
             self.read[stage]()
@@ -342,7 +342,7 @@ struct DecodeWalk[Source: ActivationSource, right: Format, shape: DecodeShape]:
 
     @always_inline
     def finish(mut self, num_chunks: Int32):
-        """Walks along K; `num_chunks` is a multiple of the depth."""
+        """Runs along K; `num_chunks` is a multiple of the depth."""
         self.source.settle_block(self.lane)
         comptime if not Self.shape.up_front:
             comptime length = Self.STREAM.steady_length()

@@ -1,16 +1,16 @@
-"""The order of a wave's work along K in the decode kernels, as data.
+"""The order of a wave's work along K in the streaming schedule, as data.
 
 A wave streams chunks through `depth` stages, activations first, so that they
 are encoded while weights are on their way. Each operation waits only for the
 loads that it needs, by counting those that were issued later:
 
     prologue    fetch 0, fetch 1, .. fetch depth - 1
-    steady      for every stage: use it, release, [meet,] fetch
+    steady      for every stage: use it, release, [sync,] fetch
     epilogue    for every stage: use it
 
-    use         wait, encode, .. [meet, read,] wait, multiply, multiply, ..
+    use         wait, encode, .. [sync, read,] wait, multiply, multiply, ..
 
-In brackets: sharers encode each a part of a stage and meet before they read all
+In brackets: sharers encode each a part of a stage and synchronize before they read all
 of it. If a wave has no more chunks than stages, all is fetched up front and
 nothing loops; sharers then encode all stages before they fetch weights.
 """
@@ -20,7 +20,7 @@ from pipeline.types import OpDesc, Phase, ScheduleOps
 from std.collections import Array
 
 from ...chip import MAX_COUNT
-from .shape import DecodeShape
+from .shape import StreamingShape
 
 
 @fieldwise_init
@@ -36,7 +36,7 @@ struct StreamOps(ScheduleOps, TrivialRegisterPassable):
     """Start the loads of its weights."""
     comptime ENCODE = Self(2)
     """Encode one tile of activations; `subtile` counts those of the wave."""
-    comptime MEET = Self(3)
+    comptime SYNC = Self(3)
     """Wait until all waves have written or read what they share."""
     comptime READ = Self(4)
     """Read the encoded activations that all sharers have written."""
@@ -50,7 +50,7 @@ struct StreamOps(ScheduleOps, TrivialRegisterPassable):
 struct Stream(TrivialRegisterPassable):
     """The loads of a stage and the operations that use them."""
 
-    var shape: DecodeShape
+    var shape: StreamingShape
     """The cut."""
     var of_weights: Int
     """Loads of the weights and scales of a stage."""
@@ -85,7 +85,7 @@ struct Stream(TrivialRegisterPassable):
         """Returns the operations after the loop."""
         var length = self.shape.depth * self._use_length() + (1 if self._leaves() else 0)
         if self.encodes_first():
-            # Each stage fetches weights, but only one meets.
+            # Each stage fetches weights, but only one synchronizes.
             length += 1
         return length
 
@@ -95,7 +95,7 @@ struct Stream(TrivialRegisterPassable):
         return encode + 1 + self.shape.steps() + (2 if self.is_shared() else 0)
 
     def _leaves(self) -> Bool:
-        """Says whether sharers meet once more: sums go where they have read activations."""
+        """Says whether sharers synchronize once more: sums go where they have read activations."""
         return self.is_shared() and self.shape.k_groups() > 1
 
     def _encode[
@@ -109,17 +109,17 @@ struct Stream(TrivialRegisterPassable):
 
     def _read[
         length: Int, phase: Phase
-    ](self, mut builder: EntryBuilder[length, phase], stage: Int, meets: Bool = True):
+    ](self, mut builder: EntryBuilder[length, phase], stage: Int, syncs: Bool = True):
         """Emits the reading of an encoded stage by all sharers."""
         if self.is_shared():
-            if meets:
-                builder.emit(OpDesc(tag=StreamOps.MEET.value, stage=stage))
+            if syncs:
+                builder.emit(OpDesc(tag=StreamOps.SYNC.value, stage=stage))
             builder.emit(OpDesc(tag=StreamOps.READ.value, stage=stage))
 
     def _leave[length: Int, phase: Phase](self, mut builder: EntryBuilder[length, phase]):
         """Emits the end of all reading, if there is more than the products to come."""
         if self._leaves():
-            builder.emit(OpDesc(tag=StreamOps.MEET.value))
+            builder.emit(OpDesc(tag=StreamOps.SYNC.value))
 
     def _multiply[
         length: Int, phase: Phase
@@ -152,7 +152,7 @@ struct Stream(TrivialRegisterPassable):
             self._multiply(builder, stage, behind)
             builder.emit(OpDesc(tag=StreamOps.RELEASE.value, stage=stage))
             if self.is_shared():
-                builder.emit(OpDesc(tag=StreamOps.MEET.value, stage=stage))
+                builder.emit(OpDesc(tag=StreamOps.SYNC.value, stage=stage))
             builder.emit(OpDesc(tag=StreamOps.FETCH.value, stage=stage))
             builder.emit(OpDesc(tag=StreamOps.FETCH_WEIGHTS.value, stage=stage))
         return builder.entries.copy()
@@ -167,7 +167,7 @@ struct Stream(TrivialRegisterPassable):
             for stage in range(depth):
                 builder.emit(OpDesc(tag=StreamOps.FETCH_WEIGHTS.value, stage=stage))
             for stage in range(depth):
-                self._read(builder, stage, meets=stage == 0)
+                self._read(builder, stage, syncs=stage == 0)
             self._leave(builder)
             for stage in range(depth):
                 self._multiply(builder, stage, (depth - 1 - stage) * self.of_weights)

@@ -1,4 +1,4 @@
-"""How a workgroup of a decode kernel cuts its work, and where things lie in its LDS.
+"""How a workgroup of the streaming schedule cuts its work, and where things lie in its LDS.
 
     rows       all waves have all of them
     columns    split among sharers, who also split the encoding of activations
@@ -54,7 +54,7 @@ def count_behind(word: String, name: String, *, begin: Int = 0, otherwise: Int =
     return count
 
 
-struct DecodeShape(Equatable, TrivialRegisterPassable):
+struct StreamingShape(Equatable, TrivialRegisterPassable):
     """How a workgroup cuts its work."""
 
     var m_tiles: Int
@@ -158,7 +158,7 @@ struct DecodeShape(Equatable, TrivialRegisterPassable):
         return Grid(x, y, self.splits, threads=self.threads())
 
     def workspace(self, m: Int, n: Int) -> Workspace:
-        """Returns the slots where sums of all tiles of C meet, and behind them the counters of
+        """Returns the slots of partial sums of all tiles of C, and behind them the counters of
         waves: zero between launches."""
         if self.splits == 1:
             return Workspace(0, 0)
@@ -226,10 +226,10 @@ struct DecodeShape(Equatable, TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct DecodeLds(TrivialRegisterPassable):
+struct StreamingLds(TrivialRegisterPassable):
     """Places in LDS, in bytes: an area for each wave, then scales for each group of sharers."""
 
-    var shape: DecodeShape
+    var shape: StreamingShape
     """The cut."""
     var float_bytes: Int
     """Of a tile of activations on its way; none if they go straight to registers."""
