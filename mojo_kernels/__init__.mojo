@@ -185,12 +185,13 @@ Hopper's builds on the room of any GPU.
             weights.mojo          codes to tensor core fragments
             activations.mojo      floats and codes to pairs, two numbers at once
             e4m3.mojo             floats to E4M3 by the instructions for it
-        few/                  few rows: weights stream through registers
-            kernel.mojo           the kernel, and the launch
-            activations.mojo      rows in fragment order, staged by the group
-            weights.mojo          a warp's way along a tile, loads ahead
-            result.mojo           what a warp leaves, and the exact way
-            exchange.mojo         sums over warps, sent to the rank that stores them
+        streaming/            small M, dense and grouped: weights stream through registers
+            kernel.mojo           the kernel, and the launches; layers of experts
+            cta.mojo              a CTA: its tiles, how rows get to it and sums to C, the fallback
+            scheduler.mojo        which CTA has which rows of whose expert
+            activations.mojo      rows in fragment order, staged by the CTA
+            mainloop.mojo         codes on the way become fragments, and meet those of rows
+            epilogue.mojo         sums over warps and clusters, bias, gate, store
         staged/               more rows: what their kernels share
             activations.mojo      activations as bfloat16 stages, a kernel of its own
             stages.mojo           weights and tokens on the way
@@ -267,14 +268,6 @@ Hopper's builds on the room of any GPU.
             kernel.mojo           the product of a tile of rows
             columns.mojo          weight rows of a lane, and where gates and ups are
             result.mojo           gates, and how numbers get to rows
-        few_experts/          the same for few rows of each: weights stream through registers
-            dispatch.mojo         the launches
-            deal.mojo             which rows and whose weights, found by every group
-            room.mojo             where things lie in a group's shared memory
-            rows.mojo             rows in fragment order, on their way to shared memory
-            weights.mojo          a warp's way along tiles of weights, loads ahead
-            kernel.mojo           the product of all items of a group
-            result.mojo           sums over warps, gates, and how they get to rows
         host/                 what the host decides; no kernel, no instruction
             gemm.mojo             who takes a product, and grids, by kernel
             workspace.mojo        workspaces, by kernel

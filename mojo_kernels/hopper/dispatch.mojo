@@ -11,7 +11,6 @@ from ..simt import dispatch as portable
 from ..simt.quantize import quantize as quantize_portably
 from . import quantize as fast
 from .aligned import kernel as aligned
-from .few import kernel as few
 from .fp8 import kernel as fp8
 from .host.gemm import aligned_may_take, mapped_may_take
 from .many import kernel as many
@@ -19,6 +18,7 @@ from .mapped import launch as mapped
 from .middle import kernel as middle
 from .numbers import kernel as numbers
 from .plan import Kernel, OperandType, Plan, may_take_operands
+from .streaming import kernel as streaming
 
 
 def launch[
@@ -32,7 +32,7 @@ def launch[
         return portable.launch[known](problem, queue, is_lent)
     comptime if may_take_operands[known]():
         if plan.kernel == Kernel.STREAM:
-            return few.launch(problem, plan, queue)
+            return streaming.launch(problem, plan, queue)
         if plan.is_middle():
             return middle.launch(problem, plan, queue)
         if plan.kernel == Kernel.RS_BF16:

@@ -147,7 +147,7 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
 
     @staticmethod
     def stream(tokens: Int, columns: Int, ranks: Int = 1) -> Self:
-        """Returns a plan of `few`."""
+        """Returns a plan of `streaming`."""
         return Self(Kernel.STREAM, tokens, columns, ranks, Scheduler.TILES)
 
     @staticmethod
@@ -268,7 +268,7 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
     def file(self) -> StaticString:
         """Returns where its kernel is, within the package."""
         if self.kernel == Kernel.STREAM:
-            return "hopper/few/kernel.mojo"
+            return "hopper/streaming/kernel.mojo"
         if self.kernel == Kernel.RS_BF16:
             return "hopper/middle/kernel.mojo" if self.is_middle() else "hopper/many/kernel.mojo"
         if self.kernel == Kernel.SS_BF16:
@@ -288,7 +288,7 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
     def within(self, num_steps: Int) -> Self:
         """Returns the plan with as many ranks as have a step of K each, which groups rely on.
 
-        Shares differ by a step at most; but all ranks of `few` have as many, and the last one what is
+        Shares differ by a step at most; but all ranks of `streaming` have as many, and the last one what is
         left, which may be nothing: of nine blocks, four ranks would have three, three, three and none.
         """
         var ranks = self.ranks

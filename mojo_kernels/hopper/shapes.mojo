@@ -10,7 +10,7 @@ Sizes alone, which kernels and the host read: nothing here is an instruction.
 from std.math import align_up
 
 from .layout import BLOCK, TILE_BYTES, TILE_ROWS
-from .plan import MAPPED_ELEMENTS
+from .plan import MAPPED_ELEMENTS, Plan
 
 comptime WARP_GROUP = 128
 """Threads that issue an instruction together."""
@@ -22,6 +22,8 @@ comptime ROW_BYTES = 128
 """Bytes of a row of tokens, which are swizzled among themselves."""
 comptime NUMBER_BYTES = 2
 """Bytes of a bfloat16 number."""
+comptime WORD_BYTES = 4
+"""Bytes of a word of a table."""
 comptime LANE_BYTES = 16
 """Bytes of a lane's eight elements, as bfloat16."""
 comptime SWIZZLE_BYTES = 1024
@@ -241,165 +243,157 @@ def mapped_stages(tokens: Int) -> StageSpace:
     return StageSpace(first_at, stage_bytes, count)
 
 
-# Weights that stream through registers: `few` and `few_experts`.
+# Weights that stream through registers: `streaming`. A cluster has a tile of a dense product, whose
+# CTAs split K; persistent CTAs have tiles of a grouped one.
 
-comptime FEW_WARPS = 8
-"""Warps of a group."""
-comptime FEW_THREADS = 32 * FEW_WARPS
-"""Threads of a group."""
-comptime FRAGMENT_TOKENS = 8
-"""Tokens of a fragment."""
-comptime FRAGMENT_BYTES = 512
-"""Bytes of a fragment of tokens: 8 tokens x 1 block."""
-comptime STAGE_TILES = 128
-"""Fragments of tokens that are staged at a time, or a few more."""
-comptime TOKEN_STRIDE = TILE_ROWS + 4
-"""Words from one token's sums to the next: four more than rows, against bank conflicts."""
+comptime FRAGMENT_ROWS = 8
+"""Rows of A of a fragment, which is a block of K long."""
+comptime FRAGMENT_BYTES = FRAGMENT_ROWS * BLOCK * 2
+"""Bytes of a fragment, as bfloat16."""
+comptime QUAD = 4
+"""Neighbouring columns of C that a thread adds up at once."""
+comptime PARTIAL_STRIDE = TILE_ROWS + 4
+"""Words from one row of partial sums to the next: four more than columns, against bank conflicts."""
+comptime DENSE_WARPS = 8
+"""Warps of a CTA of a dense product."""
+comptime STAGE_FRAGMENTS = 128
+"""Fragments of a stage of a dense product, or a few more."""
 comptime SHORT = 2
 """Blocks of a warp up to which K is short."""
-comptime FEW_HEADER_BYTES = 64
-"""Shared memory for flags, and for the barrier that other ranks' sums arrive at."""
+comptime STREAM_HEADER_BYTES = 64
+"""Shared memory for the flags of a dense product, and for the barrier of the cluster reduction."""
+comptime GROUPED_K_WARPS = 8
+"""Warps that split K in a grouped product: the order of sums, the same for all its tiles."""
+comptime MAX_ROW_FRAGMENTS = 4
+"""Fragments of the most rows of a tile of a grouped product: its tables have no room for more."""
+comptime TABLES_AT = 448
+"""Where the tables of a grouped product begin, see `scheduler`."""
+comptime TABLES_ALIGNMENT = 128
+"""Of what follows them."""
+comptime MULTIPROCESSOR_BYTES = 228 * 1024
+"""Shared memory of all CTAs of a multiprocessor."""
+comptime RESERVED_BYTES = 1024
+"""What each CTA takes beside its own."""
 
 
 @fieldwise_init
-struct Shape(TrivialRegisterPassable):
-    """The compile-time part of a group's work."""
+struct StreamConfig(Equatable, TrivialRegisterPassable):
+    """What the compiler knows of a CTA."""
 
-    var token_tiles: Int
-    """Fragments of eight tokens."""
-    var row_warps: Int
-    """Tiles of weight rows, a warp each; the other warps split K."""
+    var row_fragments: Int
+    """Fragments of eight rows of A."""
+    var column_tiles: Int
+    """Tiles of 32 columns of C at a time: of weight rows, so a warp takes one."""
+    var k_warps: Int
+    """Warps that split the K of such a tile."""
     var is_short: Bool
     """Whether a warp has no more than `SHORT` blocks of K."""
+    var is_grouped: Bool
+    """Whether rows belong to experts."""
+    var is_gated: Bool
+    """Whether columns are gates and ups, in halves of the tiles or next to each other."""
 
-    def k_warps(self) -> Int:
-        """Returns the warps that share a tile of weight rows."""
-        return FEW_WARPS // self.row_warps
+    @staticmethod
+    def dense(plan: Plan, share: Int) -> Self:
+        """Returns that of a plan whose CTAs have `share` blocks of K each."""
+        var tiles = plan.columns // TILE_ROWS
+        var k_warps = DENSE_WARPS // tiles
+        var is_short = share <= SHORT * k_warps
+        return Self(plan.tokens // FRAGMENT_ROWS, tiles, k_warps, is_short, False, False)
 
-    def tokens(self) -> Int:
-        """Returns the rows of C of a group."""
-        return FRAGMENT_TOKENS * self.token_tiles
+    @staticmethod
+    def grouped(row_fragments: Int, is_gated: Bool) -> Self:
+        """Returns that of tiles of so many rows of an expert."""
+        var tiles = 1 if row_fragments == 1 and not is_gated else 2
+        return Self(row_fragments, tiles, GROUPED_K_WARPS, False, True, is_gated)
 
-    def items(self) -> Int:
-        """Returns how many fours of neighbouring elements of C a group has."""
-        return self.tokens() * self.columns() // 4
+    def warps(self) -> Int:
+        """Returns the warps of a CTA."""
+        return self.column_tiles * self.k_warps
+
+    def threads(self) -> Int:
+        """Returns the threads of a CTA."""
+        return 32 * self.warps()
+
+    def min_ctas(self) -> Int:
+        """Returns how many CTAs a multiprocessor must hold: the registers allow no more."""
+        if self.is_grouped:
+            return 2 // self.column_tiles
+        return 1 if self.row_fragments >= 4 else 2
+
+    def rows(self) -> Int:
+        """Returns the rows of C of a tile."""
+        return FRAGMENT_ROWS * self.row_fragments
 
     def columns(self) -> Int:
-        """Returns the columns of C of a group."""
-        return TILE_ROWS * self.row_warps
+        """Returns the columns of C of a tile; a gate and its up make one."""
+        return TILE_ROWS * self.column_tiles // (2 if self.is_gated else 1)
+
+    def quads(self) -> Int:
+        """Returns how many fours of neighbouring elements a row of the CTA's sums has."""
+        return TILE_ROWS * self.column_tiles // QUAD
 
     def loads_ahead(self) -> Int:
         """Returns the blocks whose weights a warp has on the way: as the registers allow.
 
-        A short K has no more than `SHORT` blocks for a warp, and its time is that of fetching the
-        instructions: as many fewer.
+        Where K is short a warp has no more, and the time is that of fetching the instructions.
         """
-        return SHORT if self.is_short else (8 if self.token_tiles <= 4 else 4)
-
-    def min_groups(self) -> Int:
-        """Returns how many groups a multiprocessor must hold: the registers allow no more."""
-        return 1 if self.token_tiles >= 4 else 2
+        return SHORT if self.is_short else (8 if self.row_fragments <= 4 else 4)
 
     def stage_blocks(self) -> Int:
-        """Returns the blocks staged at a time: every warp's loads ahead come out even."""
-        var once_ahead = self.loads_ahead() * self.k_warps()
-        return max(STAGE_TILES // self.token_tiles // once_ahead, 1) * once_ahead
+        """Returns the blocks of K of a stage of A: every warp's loads ahead come out even.
 
-    def shared_bytes(self, num_blocks: Int) -> Int:
-        """Returns the dynamic shared memory of a group with `num_blocks` blocks of K.
-
-        The header, what other ranks send, then tokens, or in their place the sums.
+        Grouped products have all in one.
         """
-        var sums = FEW_WARPS * self.tokens() * TOKEN_STRIDE * 4
-        var blocks = min(num_blocks, self.stage_blocks())
-        var landing = self.items() * LANE_BYTES
-        return FEW_HEADER_BYTES + landing + max(blocks * self.token_tiles * FRAGMENT_BYTES, sums)
-
-
-comptime MAX_TOKEN_TILES = 4
-"""As many as the tables of a tile of rows of an expert hold."""
-comptime K_WARPS = 8
-"""Warps that share a tile of an expert's weights: the order of sums, the same for all shapes."""
-comptime WORD_BYTES = 4
-"""Bytes of a number of the tables."""
-comptime TABLES_AT = 448
-"""Where the tables begin, see `few_experts.room`."""
-comptime TABLES_ALIGNMENT = 128
-"""Of what is read sixteen bytes at a time."""
-comptime MULTIPROCESSOR_BYTES = 228 * 1024
-"""What all groups of a multiprocessor have."""
-comptime RESERVED_BYTES = 1024
-"""What each group takes beside its own."""
-
-
-@fieldwise_init
-struct ItemShape(TrivialRegisterPassable):
-    """How a group multiplies items: a tile of rows of one expert and of its weights each."""
-
-    var token_tiles: Int
-    """Fragments of eight rows, up to `MAX_TOKEN_TILES`."""
-    var row_warps: Int
-    """Tiles of weight rows, each with `K_WARPS` warps."""
-    var is_gated: Bool
-    """Whether the tiles are one of gates and one of ups, or both of both."""
-
-    @staticmethod
-    def of(token_tiles: Int, is_gated: Bool) -> Self:
-        """Returns the shape for so many fragments of rows."""
-        return Self(token_tiles, 1 if token_tiles == 1 and not is_gated else 2, is_gated)
-
-    def rows(self) -> Int:
-        """Returns the rows of a tile."""
-        return FRAGMENT_TOKENS * self.token_tiles
-
-    def warps(self) -> Int:
-        """Returns the warps of a group."""
-        return K_WARPS * self.row_warps
-
-    def threads(self) -> Int:
-        """Returns the threads of a group."""
-        return 32 * self.warps()
-
-    def columns(self) -> Int:
-        """Returns the columns of the result of an item, hidden numbers if it is gated."""
-        return TILE_ROWS * self.row_warps // (2 if self.is_gated else 1)
-
-    def min_groups(self) -> Int:
-        """Returns how many groups the registers of a multiprocessor hold."""
-        return 2 // self.row_warps
+        if self.is_grouped:
+            return 1 << 30
+        var once_ahead = self.loads_ahead() * self.k_warps
+        return max(STAGE_FRAGMENTS // self.row_fragments // once_ahead, 1) * once_ahead
 
     def batch(self) -> Int:
-        """Returns how many fragments of rows are added up at once: as there is room for."""
-        return self.token_tiles if self.token_tiles < MAX_TOKEN_TILES else 1
-
-    def batches(self) -> Int:
-        """Returns in how many turns an item is added up."""
-        return self.token_tiles // self.batch()
-
-    def rooms(self) -> Int:
-        """Returns for how many turns there is room: warps wait for readers where there is one."""
-        return 2 if self.token_tiles <= 2 else 1
-
-    def partial_bytes(self) -> Int:
-        """Returns the bytes of the sums of all warps that are added up at once."""
-        return self.warps() * FRAGMENT_TOKENS * self.batch() * TOKEN_STRIDE * WORD_BYTES
-
-    def shared_bytes(self, experts: Int, slots: Int, k: Int) -> Int:
-        """Returns the dynamic shared memory of a group."""
-        var fragments = k // BLOCK * self.token_tiles * FRAGMENT_BYTES
+        """Returns the fragments of rows that are reduced at once: as there is room for."""
         return (
-            Int(tables_end(UInt32(experts), UInt32(slots)))
-            + fragments
-            + self.rooms() * self.partial_bytes()
+            1 if self.is_grouped and self.row_fragments == MAX_ROW_FRAGMENTS else self.row_fragments
         )
 
-    def groups(self, shared_bytes: Int) -> Int:
-        """Returns the groups that a multiprocessor holds at once."""
-        return min(self.min_groups(), MULTIPROCESSOR_BYTES // (shared_bytes + RESERVED_BYTES))
+    def batches(self) -> Int:
+        """Returns in how many batches a tile is reduced."""
+        return self.row_fragments // self.batch()
+
+    def buffers(self) -> Int:
+        """Returns the batches whose partial sums have room: two save a barrier in each."""
+        return 2 if self.row_fragments <= 2 else 1
+
+    def partial_bytes(self) -> Int:
+        """Returns the bytes of the partial sums of all warps of a batch."""
+        return self.warps() * FRAGMENT_ROWS * self.batch() * PARTIAL_STRIDE * WORD_BYTES
+
+    def landing_bytes(self) -> Int:
+        """Returns the bytes of what other CTAs of the cluster send: whole sums."""
+        return self.rows() * self.quads() * LANE_BYTES
+
+    def dense_bytes(self, num_blocks: Int) -> Int:
+        """Returns the dynamic shared memory of a CTA of a dense product with so many blocks of K.
+
+        Partial sums take the place of the last stage.
+        """
+        var blocks = min(num_blocks, self.stage_blocks())
+        var stage_bytes = blocks * self.row_fragments * FRAGMENT_BYTES
+        return STREAM_HEADER_BYTES + self.landing_bytes() + max(stage_bytes, self.partial_bytes())
+
+    def grouped_bytes(self, experts: Int, slots: Int, k: Int) -> Int:
+        """Returns the dynamic shared memory of a CTA of a grouped product: tables, A, sums."""
+        var stage_bytes = k // BLOCK * self.row_fragments * FRAGMENT_BYTES
+        var tables = Int(tables_end(UInt32(experts), UInt32(slots)))
+        return tables + stage_bytes + self.buffers() * self.partial_bytes()
+
+    def ctas(self, shared_bytes: Int) -> Int:
+        """Returns the CTAs that a multiprocessor holds at once."""
+        return min(self.min_ctas(), MULTIPROCESSOR_BYTES // (shared_bytes + RESERVED_BYTES))
 
 
 @always_inline
 def tables_end(experts: UInt32, slots: UInt32) -> UInt32:
-    """Returns the bytes up to the end of all tables."""
+    """Returns the bytes up to the end of all tables of a grouped product."""
     var words = 3 * (experts + 1) + slots
     return align_up(UInt32(TABLES_AT) + UInt32(WORD_BYTES) * words, UInt32(TABLES_ALIGNMENT))

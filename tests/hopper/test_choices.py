@@ -127,7 +127,7 @@ def test_every_shape_gets_the_plan_of_the_least_cost_and_each_of_its_ranks_has_b
         assert row["splits"] <= k // 32
 
 
-STEPS = {"few": 32, "middle": 64, "fp8": 128, "mapped": 128, "aligned": 128, "tiles": 128}
+STEPS = {"streaming": 32, "middle": 64, "fp8": 128, "mapped": 128, "aligned": 128, "tiles": 128}
 """Elements of K that groups of a cluster take at a time, by kernel: of those that split K."""
 
 
@@ -135,7 +135,7 @@ def fewest_steps(row, k):
     """Returns the steps of K of the group that has the fewest: of shares rounded up, the last."""
     kernel, ranks = next(name for name in STEPS if name in row["kernel"]), row["splits"]
     steps = -(-k // STEPS[kernel])
-    if kernel in ("few", "middle"):
+    if kernel in ("streaming", "middle"):
         return steps - min(-(-steps // ranks) * (ranks - 1), steps)
     return steps // ranks
 
@@ -162,7 +162,7 @@ def test_no_plan_for_few_rows_leaves_a_group_of_a_cluster_without_k(found):
         for plan in (*plans, chosen["cut"]):
             if plan.startswith("stream"):
                 _, _, ranks = plan.partition(" splitK")
-                row = {"kernel": "few", "splits": int(ranks or 1)}
+                row = {"kernel": "streaming", "splits": int(ranks or 1)}
                 assert fewest_steps(row, k) > 0, (m, n, k, plan)
 
 
@@ -197,7 +197,7 @@ def test_beyond_the_largest_shapes_measured_fp8_tensor_cores_compute(shape):
 @pytest.mark.parametrize(
     "shape, activations, kernel",
     [
-        ((1, 14336, 4096), "mxfp4", "few"),
+        ((1, 14336, 4096), "mxfp4", "streaming"),
         ((64, 7168, 2048), "bf16", "middle"),
         ((64, 4096, 14336), "bf16", "many"),
         ((256, 7168, 2048), "mxfp4", "fp8"),
@@ -306,7 +306,7 @@ def test_a_product_that_wants_no_workspace_wants_none_whatever_activations_becom
         rounded, kept = (gpu_plans().explain_cuda((*shape, x, MXFP4)) for x in (MXFP4, KEPT))
         few += 1
         assert rounded["workspace_bytes"] == kept["workspace_bytes"] == 0
-        assert "few" in kept["kernel"]
+        assert "streaming" in kept["kernel"]
     rows = sum(m <= MAX_FEW_ROWS for m in cuda_tune.ROWS)
     assert few == rows * len(cuda_tune.WEIGHTS)
 
@@ -314,14 +314,14 @@ def test_a_product_that_wants_no_workspace_wants_none_whatever_activations_becom
 def test_kernels_for_few_rows_want_no_workspace_and_others_do():
     for m, n, k in product((1, 16, 17, 40, 64, 128, 500), (512, 2880, 7168), (512, 2048)):
         decision = mx.explain(m, n, k, device="cuda")
-        if "few" in decision.kernel:
+        if "streaming" in decision.kernel:
             assert decision.workspace_bytes == 0
         else:
             assert m > 16
             # Numbers of bfloat16, for a result of float32 if not for this one.
-            is_few = "few" in mx.explain(m, n, k, device="cuda", activations="bf16").kernel
+            is_few = "streaming" in mx.explain(m, n, k, device="cuda", activations="bf16").kernel
             assert decision.workspace_bytes > (1 if is_few else 2) * m * k
-    assert "few" in mx.explain(32, 4096, 512, device="cuda").kernel
+    assert "streaming" in mx.explain(32, 4096, 512, device="cuda").kernel
 
 
 @pytest.mark.parametrize("plan", ["", _cuda.PORTABLE])

@@ -116,18 +116,18 @@ def test_arguments_are_the_bytes_of_structs():
     x, w = torch.randn(3, 256).bfloat16(), operand(64, 256).preshuffle("cuda")
     launches, buffers, out = calls.multiply(x, w)
     (launch,) = launches
-    activations, weights, result, *_ = launch.arguments
+    activations, _, _, weights, target, *_ = launch.arguments
     found = {buffer.address: buffer for buffer in buffers}
     in_x, in_codes, in_scales, in_out = (
         found[address]
         for address in (
             struct.unpack("<3q4iq", activations)[0],
-            *struct.unpack("<2q8x", weights),
-            struct.unpack("<2q4i", result)[0],
+            *struct.unpack("<5q4i", weights)[:2],
+            struct.unpack("<2q5i2f4x", target)[0],
         )
     )
     assert struct.unpack("<3q4iq", activations)[-1] == 256
-    assert struct.unpack("<2q4i", result)[-2:] == (3, 64)
+    assert struct.unpack("<2q5i2f4x", target)[4:6] == (3, 64)
     for tensor, buffer in zip(
         (x, w.codes, w.scales, out), (in_x, in_codes, in_scales, in_out), strict=True
     ):

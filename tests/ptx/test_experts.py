@@ -23,7 +23,7 @@ from tests.ptx import calls, device
 
 pytestmark = pytest.mark.deep
 
-FEW, MORE, MANY = "hopper_few_expert", "hopper_experts_k", "hopper_experts_m"
+FEW, MORE, MANY = "hopper_streaming", "hopper_experts_k", "hopper_experts_m"
 MODES = ["bf16", "mxfp4", "mxfp8"]
 TYPES = [
     (torch.bfloat16, torch.float16),

@@ -216,7 +216,7 @@ FEW_BLOCKS += [(20, 40, 64 * steps - 32, "rs_bf16 64x128 splitK8") for steps in 
 def test_groups_of_a_cluster_read_what_there_is_of_few_blocks(m, n, k, plan, activations):
     x, w = torch.randn(m, k).bfloat16(), coded(n, k, "mxfp4", 2)
     got, launches = multiplied(x, w, plan, activations=activations)
-    if "few" in launches[-1].entry:
+    if "streaming" in launches[-1].entry:
         ranks, blocks = launches[-1].cluster, k // 32
         assert -(-blocks // ranks) * (ranks - 1) < blocks
     left = values_of(x) if activations == "bf16" else numbers_of(mx.quantize(x))

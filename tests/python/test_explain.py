@@ -261,15 +261,15 @@ def test_hopper_lists_rows_of_experts_where_each_has_many(op, activations):
     stages = ["route", "stage", "gate_up", "stage", "down", "add"]
     stages = stages if op == "moe" else ["route", "stage", "product"]
     assert [launch.name for launch in many.launches] == stages
-    files = "few_experts/kernel", "experts/kernel", "experts/many"
+    files = "streaming/kernel", "experts/kernel", "experts/many"
     if activations == "bf16":
         # Weights stream for up to 28 rows of each expert, in tiles of up to 32.
-        files = "few_experts/kernel", "few_experts/kernel", "experts/many"
+        files = "streaming/kernel", "streaming/kernel", "experts/many"
         assert [launch.tile[0] for launch in (few.launches[0], some.launches[0])] == [8, 24]
         stages = names
     assert [launch.name for launch in some.launches] == stages
     if activations in ("mxfp4", "mxfp8"):
-        files = "few_experts/kernel", "byte_experts/kernel", "byte_experts/kernel"
+        files = "streaming/kernel", "byte_experts/kernel", "byte_experts/kernel"
     for found, file in zip((few, some, many), files, strict=True):
         for launch in found.launches:
             multiplies = launch.tile != (0, 0)

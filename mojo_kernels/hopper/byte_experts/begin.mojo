@@ -2,7 +2,7 @@
 
 One kernel: its first group of threads makes the lists of `experts.groups`; of the others each warp takes
 tiles of 32 weight rows, whose scales it reads. Weights need not be searched for the experts that are
-hit: few rows of each, which miss some, are for `few_experts`.
+hit: few rows of each, which miss some, are for `streaming`.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx

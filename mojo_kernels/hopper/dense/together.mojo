@@ -5,7 +5,7 @@
     full       a barrier object in the header: the landing is there
 
 A rank has tokens one behind the other, and every group copies to it what it has of them, at once:
-sixteen bytes at a time, as `few.exchange` sends less, would have the barrier count each of them. A
+sixteen bytes at a time, as `streaming.epilogue` sends less, would have the barrier count each of them. A
 warp adds up a token, four columns a lane: rank 0 + rank 1 + ..
 
 What is marked is computed once more, and stored by whoever computes it, see `marks`.

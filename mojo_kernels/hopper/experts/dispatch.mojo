@@ -19,22 +19,22 @@ from ...simt.arguments import Activations, Result
 from ...simt.host import FLOAT32, is_left_aligned
 from ...simt.routing import ExpertWeights, Groups, Slots
 from ..byte_experts import dispatch as of_bytes
-from ..few_experts import dispatch as few
 from ..host.moe import (
     Memory,
     TILE_ROWS,
     bytes_take,
-    few_takes,
     grid_of_lists,
     grid_of_stages,
     grid_of_tiles,
     may_take_operands,
     num_groups_of,
+    streaming_takes,
     supports,
     tile_rows_of,
     workspace_of,
 )
 from ..shapes import MANY_ROWS
+from ..streaming import kernel as streaming
 from . import groups, rows, slots
 from .groups import Lists
 from .kernel import GatheredRows, multiply_tiles
@@ -57,8 +57,8 @@ def multiply_grouped[known: Known](problem: GroupedProblem, mut queue: Some[Queu
     """Launches a grouped product."""
     comptime if may_take_operands[known]():
         if supports(problem):
-            if few_takes(problem):
-                return few.multiply_grouped(problem, queue)
+            if streaming_takes(problem):
+                return streaming.multiply_grouped(problem, queue)
             if bytes_take(problem):
                 return of_bytes.multiply_grouped(problem, queue)
             return _multiply_grouped(problem, queue)
@@ -93,8 +93,8 @@ def multiply_experts[
     """Launches a layer of experts."""
     comptime if may_take_operands[known_gate_up]() and may_take_operands[known_down]():
         if supports(problem):
-            if few_takes(problem):
-                return few.multiply_experts(problem, queue)
+            if streaming_takes(problem):
+                return streaming.multiply_experts(problem, queue)
             if bytes_take(problem):
                 return of_bytes.multiply_experts(problem, queue)
             return _multiply_experts(problem, queue)

@@ -13,11 +13,11 @@ their share of K in steps:
     m * k / 2**20                                        encoding the activations
     n * k / 2**20                                        fp8: the weights become bytes, or are read;
                                                          numbers: they become numbers
-    rounds of two groups a multiprocessor * steps        few: a step of both
-    rounds, if a warp has more than `SHORT` blocks       few: loads ahead begin
-    rounds * (stages of activations - 1)                 few: all wait for the next stage;
+    rounds of two groups a multiprocessor * steps        stream: a step of both
+    rounds, if a warp has more than `SHORT` blocks       stream: loads ahead begin
+    rounds * (stages of activations - 1)                 stream: all wait for the next stage;
       or m * k * tiles of columns / 2**20                  numbers: activations are read
-    rounds, if the last loads ahead are not all needed   few: they end one by one
+    rounds, if the last loads ahead are not all needed   stream: they end one by one
       or 1, if K is up to `SHORT_ROW`                      fp8: rows are ready when groups begin to wait
       or 1, if tiles have parts                            even: groups meet
     rounds, if ranks are 1; even: tiles of a group       fp8: a group goes on to another tile
@@ -40,14 +40,13 @@ from std.builtin.globals import global_constant
 from std.math import ceil, ceildiv
 
 from ...numbers.formats import NO_FORMAT, block_of
-from ..layout import BLOCK, TILE_ROWS
+from ..layout import BLOCK
 from ..plan import Kernel, MAX_RANKS, MULTIPROCESSORS, MainLoop, OperandType, Plan
 from ..shapes import (
     BYTE_STEP_BLOCKS as FP8_STEP_BLOCKS,
-    FRAGMENT_TOKENS as TOKENS,
     SHORT,
     STEP_BLOCKS,
-    Shape,
+    StreamConfig,
     WIDE_TOKENS,
 )
 from .gemm import MXFP4, MXFP8, groups_of
@@ -253,13 +252,13 @@ def terms_of(family: Family, m: Int, n: Int, k: Int) -> Terms:
         return terms^
     terms[1] = LOG_RANKS
     if kernel == Kernel.STREAM:
-        var shape = Shape(plan.tokens // TOKENS, plan.columns // TILE_ROWS, False)
-        steps = ceil(share / Lanes(shape.k_warps()))
-        if shape.min_groups() > 1:
-            terms[7] = ceil(groups / (PLACES * Lanes(shape.min_groups()))) * steps
+        var config = StreamConfig.dense(plan, 1 << 30)
+        steps = ceil(share / Lanes(config.k_warps))
+        if config.min_ctas() > 1:
+            terms[7] = ceil(groups / (PLACES * Lanes(config.min_ctas()))) * steps
         terms[8] = steps.gt(Lanes(SHORT)).select(rounds, 0)
-        terms[9] = rounds * (ceil(share / Lanes(shape.stage_blocks())) - 1)
-        var ahead = steps / Lanes(shape.loads_ahead())
+        terms[9] = rounds * (ceil(share / Lanes(config.stage_blocks())) - 1)
+        var ahead = steps / Lanes(config.loads_ahead())
         terms[10] = ceil(ahead).gt(ahead).select(rounds, 0)
     if kernel.operand == E5M2 or kernel == Kernel.SS_BF16:
         terms[7] = Lanes(n * k) / (1 << 20)

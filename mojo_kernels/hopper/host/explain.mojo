@@ -123,8 +123,8 @@ def _launches_of(problem: GroupedProblem, asked: ExpertsQuestion) -> List[Explai
     var n, k, experts = asked.n, asked.k, asked.experts
     if not moe.supports(problem):
         return [_portable("product", asked.m, n, False)]
-    if moe.few_takes(problem):
-        return [_few("product", asked, 0, n, k, False)]
+    if moe.streaming_takes(problem):
+        return [_streaming("product", asked, 0, n, k, False)]
     var lists = moe.Memory.of(problem, 0).lists
     var reason = StaticString("rows of groups are cut into tiles")
     if moe.bytes_take(problem):
@@ -148,11 +148,11 @@ def _launches_of(problem: ExpertsProblem, asked: ExpertsQuestion) -> List[Explai
             _portable("gate_up", asked.rows(), 2 * inner, True),
             _portable("down", asked.m, width, False),
         ]
-    if moe.few_takes(problem):
+    if moe.streaming_takes(problem):
         var slots = asked.rows()
         return [
-            _few("gate_up", asked, slots, inner, width, True),
-            _few("down", asked, slots, width, inner, False),
+            _streaming("gate_up", asked, slots, inner, width, True),
+            _streaming("down", asked, slots, width, inner, False),
             _add(asked.m, width),
         ]
     var lists = moe.Memory.of(problem, 0).lists
@@ -198,16 +198,16 @@ def _portable(name: StaticString, rows: Int, columns: Int, is_gated: Bool) -> Ex
     return _explained(name, "simt/experts.mojo", reason, grid, 1, tile_n)
 
 
-def _few(
+def _streaming(
     name: StaticString, asked: ExpertsQuestion, slots: Int, columns: Int, k: Int, is_gated: Bool
 ) -> Explained:
     """Returns a product of few rows of each expert."""
     var rows, experts = asked.rows(), asked.experts
-    var shape = moe.shape_of(rows, experts, is_gated)
+    var config = moe.streaming_config(rows, experts, is_gated)
     var reason = StaticString("few rows of each expert: weights stream through registers")
-    var grid = moe.grid_of_few(shape, rows, experts, slots, columns, k)
-    var file = StaticString("hopper/few_experts/kernel.mojo")
-    return _explained(name, file, reason, grid, shape.rows(), shape.columns())
+    var grid = moe.grid_of_streaming(config, rows, experts, slots, columns, k)
+    var file = StaticString("hopper/streaming/kernel.mojo")
+    return _explained(name, file, reason, grid, config.rows(), config.columns())
 
 
 def _route(reason: StaticString) -> Explained:

@@ -9,16 +9,13 @@ from ...numbers.formats import FORMATS, Format, WHOLE_ROW, block_of
 from ...numbers.scales import Scale
 from ...problem import ANY, Known, LeftKind, Problem, may_be
 from ...simt.host import BFLOAT16, FLOAT32, is_aligned
-from ..layout import BLOCK, OPERANDS, TILE_ROWS
+from ..layout import BLOCK, OPERANDS
 from ..plan import Kernel, MULTIPROCESSORS, OperandType, PRESHUFFLED, Plan, takes_operands
 from ..shapes import (
     COLUMNS,
-    FEW_THREADS,
-    FRAGMENT_TOKENS,
     MIDDLE_THREADS,
     ROW_BYTES,
-    SHORT,
-    Shape,
+    StreamConfig,
     THREADS,
     direct_stages,
     mapped_stages,
@@ -181,17 +178,17 @@ def groups_of(tiles: Int, num_steps: Int) -> Int:
     return max(min(MULTIPROCESSORS, tiles * num_steps // FEWEST_STEPS), 1)
 
 
-def grid_of_few(m: Int, n: Int, plan: Plan, shape: Shape, share: Int) -> Grid:
-    """Returns the grid of `few` for C of [m, n]; `share` is the blocks of a rank."""
+def grid_of_streaming(m: Int, n: Int, plan: Plan, config: StreamConfig, share: Int) -> Grid:
+    """Returns the grid of `streaming` for C of [m, n]; `share` is the blocks of K of a CTA."""
     var x, y, z = plan.tiles(m, n).grid(plan.ranks)
     return Grid(
         x,
         y,
         z,
-        threads=FEW_THREADS,
+        threads=config.threads(),
         cluster=plan.ranks,
-        shared_bytes=shape.shared_bytes(share),
-        max_shared_bytes=shape.shared_bytes(1 << 30),
+        shared_bytes=config.dense_bytes(share),
+        max_shared_bytes=config.dense_bytes(1 << 30),
         starts_early=True,
     )
 
@@ -280,9 +277,7 @@ def grid_of(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
     """Returns the grid of a plan for MXFP4 weights."""
     if plan.kernel == Kernel.STREAM:
         var share = ceildiv(k // BLOCK, plan.ranks)
-        var shape = Shape(plan.tokens // FRAGMENT_TOKENS, plan.columns // TILE_ROWS, False)
-        shape.is_short = share <= SHORT * shape.k_warps()
-        return grid_of_few(m, n, plan, shape, share)
+        return grid_of_streaming(m, n, plan, StreamConfig.dense(plan, share), share)
     if plan.is_middle():
         return grid_of_middle(m, n, plan)
     if plan.kernel == Kernel.SS_BF16:

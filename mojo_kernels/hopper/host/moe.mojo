@@ -1,6 +1,6 @@
 """What the host decides for products of experts: who takes them, tiles, grids and workspaces.
 
-    few_experts     few rows of each: no lists, no stages
+    streaming       few rows of each: no lists, no stages
     byte_experts    activations of MXFP4 or MXFP8, results of two bytes
     experts         the others: activations kept, or results of four bytes
 
@@ -25,13 +25,13 @@ from ..shapes import (
     EXPAND_THREADS,
     EXPERT_CAPACITY,
     GROUP_CHUNKS,
-    ItemShape,
     MANY_ROWS,
-    MAX_TOKEN_TILES,
+    MAX_ROW_FRAGMENTS,
     MIDDLE_THREADS,
     PARTS,
     ROW_BYTES,
     SHARED_BYTES,
+    StreamConfig,
     THREADS,
     WORD_BYTES,
     direct_stages,
@@ -78,14 +78,14 @@ comptime GROUP_WORDS = 4
 """Words of an expert's rows in shared memory: first place, first row, rows, and one more."""
 comptime LIST_SHARED_BYTES = WORD_BYTES * (LIST_WARPS + GROUP_WORDS * MAX_EXPERTS)
 """Shared memory of the group: a sum for each warp, a counter or the rows of each expert."""
-comptime MAX_FEW_ROWS = 4608
-"""Rows whose experts every group finds for itself. Guess."""
+comptime MAX_STREAMED_ROWS = 4608
+"""Rows whose experts every CTA finds for itself. Guess."""
 comptime SHARES = [4, 12, 18, 28]
 """Rows of an expert, on average, up to which tiles have eight, 16, 24 and 32. The last one is measured: with
 28 rows tiles of 32 are 6 % ahead of `many`, with 32 they are 11 % behind, because many experts want two."""
 comptime MAX_SHARE = 12
-"""Rows of an expert, on average, up to which `few_experts` takes activations that are not kept: more
-are for FP8 tensor cores. Guess."""
+"""Rows of an expert, on average, up to which `streaming` takes activations that are not kept: more are
+for FP8 tensor cores. Guess."""
 comptime SUM_THREADS = 128
 """Threads of a group that adds up slots."""
 comptime SUM_NUMBERS = 4
@@ -116,14 +116,14 @@ def most_places(rows: Int, groups: Int, tile_rows: Int) -> Int:
     return align_up(rows + between, PLACE_MULTIPLE) + tile_rows
 
 
-def shape_of(rows: Int, experts: Int, is_gated: Bool) -> ItemShape:
-    """Returns the shape of groups for few rows."""
-    var token_tiles = 1
-    comptime for i in range(MAX_TOKEN_TILES - 1):
+def streaming_config(rows: Int, experts: Int, is_gated: Bool) -> StreamConfig:
+    """Returns that of the CTAs of `streaming` for so many rows."""
+    var row_fragments = 1
+    comptime for i in range(MAX_ROW_FRAGMENTS - 1):
         comptime share = SHARES[i]
         if rows > share * experts:
-            token_tiles = i + 2
-    return ItemShape.of(token_tiles, is_gated)
+            row_fragments = i + 2
+    return StreamConfig.grouped(row_fragments, is_gated)
 
 
 # Who takes what.
@@ -172,25 +172,27 @@ def supports(problem: ExpertsProblem) -> Bool:
     )
 
 
-def few_takes(left: Left, rows: Int, experts: Int, slots: Int, k: Int, is_gated: Bool) -> Bool:
-    """Says whether `few_experts` is for so many rows, of what fast kernels take."""
-    var bytes = shape_of(rows, experts, is_gated).shared_bytes(experts, slots, k)
-    comptime KEPT_SHARE = SHARES[MAX_TOKEN_TILES - 1]
+def streaming_takes(
+    left: Left, rows: Int, experts: Int, slots: Int, k: Int, is_gated: Bool
+) -> Bool:
+    """Says whether `streaming` is for so many rows, of what fast kernels take."""
+    var bytes = streaming_config(rows, experts, is_gated).grouped_bytes(experts, slots, k)
+    comptime KEPT_SHARE = SHARES[MAX_ROW_FRAGMENTS - 1]
     var share = KEPT_SHARE if left.kind == LeftKind.KEPT else MAX_SHARE
-    return rows <= min(MAX_FEW_ROWS, share * experts) and bytes <= SHARED_BYTES
+    return rows <= min(MAX_STREAMED_ROWS, share * experts) and bytes <= SHARED_BYTES
 
 
-def few_takes(problem: GroupedProblem) -> Bool:
+def streaming_takes(problem: GroupedProblem) -> Bool:
     """Says whether it is for a grouped product."""
-    return few_takes(problem.left, problem.m, problem.experts.count, 0, problem.k, False)
+    return streaming_takes(problem.left, problem.m, problem.experts.count, 0, problem.k, False)
 
 
-def few_takes(problem: ExpertsProblem) -> Bool:
+def streaming_takes(problem: ExpertsProblem) -> Bool:
     """Says whether it is for a layer of experts."""
     var count, experts = problem.routing.count(), problem.gate_up.count
-    return few_takes(problem.left, count, experts, count, problem.width, True) and few_takes(
-        problem.left, count, experts, count, problem.inner, False
-    )
+    return streaming_takes(
+        problem.left, count, experts, count, problem.width, True
+    ) and streaming_takes(problem.left, count, experts, count, problem.inner, False)
 
 
 def bytes_take(left: Left, k: Int, dtype: Int) -> Bool:
@@ -258,8 +260,8 @@ struct ListPlaces(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct FewMemory(TrivialRegisterPassable):
-    """Where in the workspace lies what launches of `few_experts` hand over, in bytes."""
+struct StreamingMemory(TrivialRegisterPassable):
+    """Where in the workspace lies what launches of `streaming` hand over, in bytes."""
 
     var hidden: Int
     """Rows of hidden numbers, floats like the tokens."""
@@ -348,7 +350,7 @@ def end_of(left: Left, lists: ListPlaces, experts: Int, n: Int, k: Int, address:
 
 def workspace_of(problem: GroupedProblem) -> Workspace:
     """Returns the workspace of a grouped product."""
-    if not supports(problem) or few_takes(problem):
+    if not supports(problem) or streaming_takes(problem):
         return Workspace(0, 0)
     return Workspace(0, Memory.of(problem, 0).num_bytes)
 
@@ -357,8 +359,8 @@ def workspace_of(problem: ExpertsProblem) -> Workspace:
     """Returns the workspace of a layer of experts."""
     if not supports(problem):
         return portable.workspace_of(problem)
-    if few_takes(problem):
-        return Workspace(0, FewMemory.of(problem, 0).num_bytes)
+    if streaming_takes(problem):
+        return Workspace(0, StreamingMemory.of(problem, 0).num_bytes)
     return Workspace(0, Memory.of(problem, 0).num_bytes)
 
 
@@ -425,15 +427,15 @@ def grid_of_bytes(has_factors: Bool, num_tiles: Int, num_groups: Int) -> Grid:
     )
 
 
-def grid_of_few(
-    shape: ItemShape, rows: Int, experts: Int, slots: Int, columns: Int, k: Int
+def grid_of_streaming(
+    config: StreamConfig, rows: Int, experts: Int, slots: Int, columns: Int, k: Int
 ) -> Grid:
-    """Returns the grid of `few_experts` for rows of `k` elements and results of so many columns."""
-    var shared_bytes = shape.shared_bytes(experts, slots, k)
-    var most_items = most_tiles(rows, experts, shape.rows()) * ceildiv(columns, shape.columns())
+    """Returns the grid of `streaming` for rows of `k` elements and results of so many columns."""
+    var shared_bytes = config.grouped_bytes(experts, slots, k)
+    var tiles = most_tiles(rows, experts, config.rows()) * ceildiv(columns, config.columns())
     return Grid(
-        min(MULTIPROCESSORS * shape.groups(shared_bytes), most_items),
-        threads=shape.threads(),
+        min(MULTIPROCESSORS * config.ctas(shared_bytes), tiles),
+        threads=config.threads(),
         shared_bytes=shared_bytes,
         max_shared_bytes=SHARED_BYTES,
         starts_early=True,

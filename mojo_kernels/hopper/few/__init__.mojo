@@ -1,1 +1,0 @@
-"""Few rows of activations: weights stream through registers."""

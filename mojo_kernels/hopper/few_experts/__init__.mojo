@@ -1,1 +1,0 @@
-"""Products of experts for few rows of each: weights stream through registers."""

@@ -1,0 +1,386 @@
+"""A CTA of a streaming product: where its tiles are, how rows get to it, and how sums get to C.
+
+Dense is grouped with one group: one expert, one tile, of which the CTAs of a cluster have a share of K
+each. What follows is known at compile time.
+"""
+
+from max.gpu import block_idx, grid_dim, thread_idx
+from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
+from max.gpu.primitives.warp import broadcast
+from max.gpu.sync import barrier
+
+from ...simt.arguments import Activations, Result
+from ...simt.routing import ExpertWeights, NO_EXPERT
+from ..exact import compute_exactly
+from ..experts.groups import RowTile
+from ..experts.result import Exactly, Target
+from ..instructions.shared_memory import any_thread, load_word, shared_base, store_word
+from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
+from ..layout import BLOCK, K_LANES, TILE_ROWS
+from ..operands.weights import any_overflows
+from ..shapes import (
+    STREAM_HEADER_BYTES,
+    StreamConfig,
+)
+from .activations import Fragments, RowStage, reciprocal_of
+from .epilogue import BatchEpilogue, ClusterReduction, Partials, Totals, store_partials
+from .mainloop import BlockPlace, WarpSums
+from .scheduler import (
+    EXPERT,
+    GroupedMemory,
+    MARKS,
+    NUM_ROWS,
+    OVERFLOW,
+    ROWS,
+    TileRows,
+    TileScheduler,
+)
+
+
+@fieldwise_init
+struct StreamCta[CONFIG: StreamConfig](TrivialRegisterPassable):
+    """What a CTA has, seen from one of its warps."""
+
+    comptime IS_GROUPED = Self.CONFIG.is_grouped
+    comptime K_WARPS = UInt32(Self.CONFIG.k_warps)
+
+    var a: Activations
+    var is_aligned: Bool
+    var scheduler: TileScheduler
+    var weights: ExpertWeights
+    var target: Target
+    var half: UInt32
+    """Columns of the weights from a gate to its up; 0 for neighbours, and for no gate."""
+    var reciprocal: UInt32
+    """Of the chunks of a row in a stage."""
+    var memory: GroupedMemory
+    var warp: UInt32
+
+    @staticmethod
+    @always_inline
+    def of(
+        a: Activations,
+        is_aligned: UInt32,
+        scheduler: TileScheduler,
+        weights: ExpertWeights,
+        target: Target,
+        half: UInt32,
+        reciprocal: UInt32,
+    ) -> Self:
+        """Returns what the kernel's arguments give."""
+        var warp = UInt32(thread_idx.x) // 32
+        comptime if Self.IS_GROUPED:
+            warp = broadcast(warp)
+        var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
+        var memory = scheduler.memory(base, UInt32(a.k) // UInt32(BLOCK))
+        return Self(a, is_aligned != 0, scheduler, weights, target, half, reciprocal, memory, warp)
+
+    # Which tiles.
+
+    @always_inline
+    def begin(self) -> Tuple[UInt32, UInt32]:
+        """Returns the CTA's first tile and the one behind its last: some CTAs have one more."""
+        comptime if not Self.IS_GROUPED:
+            self.cluster().begin()
+            return (UInt32(0), UInt32(1))
+        if thread_idx.x == 0:
+            store_word(self.memory.at(OVERFLOW), 0)
+        if self.scheduler.is_early == 0:
+            wait_on_dependent_grids()
+            launch_dependent_grids()
+        var tiles = self.scheduler.lay_out[Self.CONFIG](self.memory) * self.scheduler.column_tiles
+        var share, more = divmod(tiles, UInt32(grid_dim.x))
+        var cta = UInt32(block_idx.x)
+        var first = cta * share + min(cta, more)
+        var end = first + share + UInt32(1 if cta < more else 0)
+        if first == end and self.scheduler.is_early != 0:
+            wait_on_dependent_grids()
+        return (broadcast(first), broadcast(end))
+
+    @always_inline
+    def place_of(self, tile: UInt32) -> Tuple[UInt32, UInt32]:
+        """Returns the row tile and the column tile of a tile."""
+        comptime if not Self.IS_GROUPED:
+            return (UInt32(block_idx.z), UInt32(block_idx.y))
+        return divmod(tile, self.scheduler.column_tiles)
+
+    @always_inline
+    def find(self, row_tile: UInt32) -> TileRows:
+        """Returns the rows of a row tile that there is."""
+        comptime if not Self.IS_GROUPED:
+            comptime ROWS = UInt32(Self.CONFIG.rows())
+            var before = row_tile * ROWS
+            return TileRows(0, before, min(self.target.rows.rows - before, ROWS))
+        return self.scheduler.find[Self.CONFIG.rows()](self.memory, row_tile, lane_here())
+
+    # Which blocks of weights.
+
+    @always_inline
+    def k_warp(self) -> UInt32:
+        """Returns which of the warps that split K this one is."""
+        return self.warp % Self.K_WARPS
+
+    @always_inline
+    def first_block(self) -> UInt32:
+        """Returns the CTA's first block of K."""
+        comptime if Self.IS_GROUPED:
+            return 0
+        return min(UInt32(block_idx.x) * self.scheduler.share, self.memory.k_blocks)
+
+    @always_inline
+    def num_blocks(self) -> UInt32:
+        """Returns the CTA's blocks of K."""
+        comptime if Self.IS_GROUPED:
+            return self.memory.k_blocks
+        return min(self.scheduler.share, self.memory.k_blocks - self.first_block())
+
+    @always_inline
+    def end_of_stages(self) -> UInt32:
+        """Returns the block behind the last one at which a stage may begin."""
+        return UInt32(1) if Self.IS_GROUPED else self.num_blocks()
+
+    @always_inline
+    def blocks(self, expert: UInt32) -> UInt32:
+        """Returns the warp's blocks of a tile: none for rows of no expert."""
+        var blocks = (self.num_blocks() + Self.K_WARPS - 1 - self.k_warp()) // Self.K_WARPS
+        comptime if not Self.IS_GROUPED:
+            return blocks
+        return blocks if expert < UInt32(self.weights.count) else UInt32(0)
+
+    @always_inline
+    def blocks_from(self, expert: UInt32, block: UInt32) -> UInt32:
+        """Returns those from a block of the CTA on at which a stage begins or all end."""
+        comptime if Self.IS_GROUPED:
+            return self.blocks(expert) if block == 0 else UInt32(0)
+        return self.blocks(expert) - min(self.blocks(expert), block // Self.K_WARPS)
+
+    @always_inline
+    def first(self, expert: UInt32, column_tile: UInt32) -> BlockPlace:
+        """Returns where the warp's first block of a tile is."""
+        var weight_tile = self.warp // Self.K_WARPS
+        var tile = column_tile * UInt32(Self.CONFIG.column_tiles) + weight_tile
+        comptime if Self.CONFIG.is_gated:
+            if self.half != 0:
+                tile = column_tile + weight_tile * (self.half // UInt32(TILE_ROWS))
+        tile = min(tile, (UInt32(self.weights.columns) - 1) // UInt32(TILE_ROWS))
+        var block = tile * self.memory.k_blocks + self.first_block() + self.k_warp()
+        return BlockPlace.of(self.weights, expert, block, lane_here())
+
+    # How rows get to shared memory.
+
+    @always_inline
+    def fragments(self) -> Fragments[Self.CONFIG.row_fragments]:
+        """Returns where rows are staged."""
+        comptime if Self.IS_GROUPED:
+            return Fragments[Self.CONFIG.row_fragments](self.memory.fragments())
+        comptime BEFORE = UInt32(STREAM_HEADER_BYTES + Self.CONFIG.landing_bytes())
+        return Fragments[Self.CONFIG.row_fragments](self.memory.base + BEFORE)
+
+    @always_inline
+    def _fill(
+        self, rows: TileRows, first_block: UInt32, blocks: UInt32, reciprocal: UInt32
+    ) -> Bool:
+        """Stages some blocks of rows, without a barrier; says if bfloat16 cannot hold some."""
+        return RowStage[Self.CONFIG](
+            self.a,
+            rows,
+            self.memory,
+            self.scheduler.rows_per_source,
+            first_block * UInt32(K_LANES),
+            blocks * UInt32(K_LANES),
+            reciprocal,
+            self.fragments(),
+        ).fill(self.is_aligned)
+
+    @always_inline
+    def stage_blocks(self, first: UInt32) -> Bool:
+        """Stages some blocks of the rows of the one tile, from one on; all threads call it.
+
+        Says if bfloat16 cannot hold some.
+        """
+        comptime STAGE_BLOCKS = UInt32(Self.CONFIG.stage_blocks())
+        var blocks = min(STAGE_BLOCKS, self.num_blocks() - first)
+        var reciprocal = self.reciprocal
+        if blocks != min(STAGE_BLOCKS, self.scheduler.share):
+            reciprocal = reciprocal_of(blocks * UInt32(K_LANES))
+        if first > 0:
+            barrier()
+        var rows = self.find(UInt32(block_idx.z))
+        var overflow = self._fill(rows, self.first_block() + first, blocks, reciprocal)
+        barrier()
+        return overflow
+
+    @always_inline
+    def stage_tile(self, row_tile: UInt32):
+        """Stages the rows of a row tile, all blocks; all threads call it."""
+        # All have multiplied and stored the rows of the row tile before.
+        barrier()
+        if thread_idx.x < 32:
+            var rows = self.find(row_tile)
+            self.scheduler.list_rows(self.memory, rows, lane_here())
+            if thread_idx.x == 0:
+                store_word(self.memory.at(EXPERT), rows.expert)
+                store_word(self.memory.at(NUM_ROWS), rows.rows)
+        barrier()
+        if load_word(self.memory.at(EXPERT)) < self.scheduler.experts:
+            var rows = TileRows(0, 0, load_word(self.memory.at(NUM_ROWS)))
+            if self._fill(rows, 0, self.memory.k_blocks, self.reciprocal):
+                keep_branch()
+                store_word(self.memory.at(OVERFLOW), 1)
+        barrier()
+
+    # How sums get to C.
+
+    @always_inline
+    def needs(self, condition: Bool) -> Bool:
+        """Says whether a condition holds in the warp; if dense, in the CTA, which waits."""
+        comptime if Self.IS_GROUPED:
+            return any_lane(condition)
+        return any_thread[Self.CONFIG.threads()](condition)
+
+    @always_inline
+    def cluster(self) -> ClusterReduction[Self.CONFIG]:
+        """Returns how the CTAs of the cluster reduce the one tile."""
+        var base, ranks = self.memory.base, self.scheduler.ranks
+        return ClusterReduction[Self.CONFIG].of(base, UInt32(block_idx.x), ranks)
+
+    @always_inline
+    def reduce_cluster(self, sums: WarpSums[Self.CONFIG.row_fragments]) -> Bool:
+        """Reduces and stores the CTA's share of the one tile; says if bfloat16 cannot hold an operand.
+
+        Partial sums take the place of the last stage.
+        """
+        var partials = Partials[Self.CONFIG.row_fragments](self.fragments().base)
+        store_partials(sums, partials, self.warp, lane_here())
+        barrier()
+        var rows, cluster = self.find(UInt32(block_idx.z)), self.cluster()
+        var num_quads = rows.rows * UInt32(Self.CONFIG.quads())
+        if self.scheduler.ranks > 1:
+            keep_branch()
+            cluster.send(partials, num_quads)
+        var column = UInt32(block_idx.y) * UInt32(Self.CONFIG.columns())
+        if cluster.any_flag():
+            return True
+        cluster.store(partials, num_quads, self.target.rows, rows.before, column)
+        return False
+
+    @always_inline
+    def result(self) -> Result:
+        """Returns all rows, with the bias of the expert of the row tile that is staged."""
+        var expert = load_word(self.memory.at(EXPERT))
+        var is_one = expert < UInt32(self.weights.count)
+        var of = Int32(expert) if is_one else Int32(NO_EXPERT)
+        return self.target.of(RowTile(of, 0, 0, self.target.rows.rows), self.weights)
+
+    @always_inline
+    def batch(self, tile: UInt32, index: UInt32, column_tile: UInt32) -> BatchEpilogue[Self.CONFIG]:
+        """Returns the epilogue of a batch of the row tile that is staged."""
+        var number = tile * UInt32(Self.CONFIG.batches()) + index
+        var rows, result = load_word(self.memory.at(NUM_ROWS)), self.result()
+        return BatchEpilogue[Self.CONFIG](
+            self.memory, self.target, result, rows, column_tile, self.half, number
+        )
+
+    @always_inline
+    def prefetch_bias(self, tile: UInt32, column_tile: UInt32):
+        """Brings the bias of a tile near."""
+        var first = self.batch(tile, 0, column_tile)
+        first.prefetch_bias(first.turn(self.warp), lane_here())
+
+    @always_inline
+    def reduce_batches(
+        self, sums: WarpSums[Self.CONFIG.row_fragments], tile: UInt32, column_tile: UInt32
+    ):
+        """Reduces and stores a tile: each batch by some warps, while the others go on.
+
+        What was stored before the last batch has been read at this barrier. Of several batches each
+        warp has one, and stores behind the last: no other batch waits for that.
+        """
+        comptime BATCHES = Self.CONFIG.batches()
+        var totals, of_warp = Totals(0), UInt32(0)
+        comptime for i in range(BATCHES):
+            var batch = self.batch(tile, UInt32(i), column_tile)
+            comptime if Self.CONFIG.buffers() == 1:
+                barrier()
+            store_partials[i * Self.CONFIG.batch()](sums, batch.partials(), self.warp, lane_here())
+            barrier()
+            batch = self.batch(tile, UInt32(i), column_tile)
+            comptime if BATCHES == 1:
+                var warp = broadcast(
+                    keep_here(SIMD[DType.uint32, 1](UInt32(thread_idx.x)))[0] // 32
+                )
+                var turn = batch.turn(warp)
+                if turn < UInt32(batch.WARPS):
+                    batch.store(turn, lane_here(), batch.reduce(turn, lane_here()))
+            else:
+                comptime assert BATCHES * batch.WARPS == Self.CONFIG.warps(), "one of each warp"
+                if batch.turn(self.warp) < UInt32(batch.WARPS):
+                    totals = batch.reduce(batch.turn(self.warp), lane_here())
+                    of_warp = UInt32(i)
+        comptime if BATCHES > 1:
+            var mine = self.batch(tile, of_warp, column_tile)
+            mine.store(mine.turn(self.warp), lane_here(), totals)
+
+    @always_inline
+    def any_overflows_of(self, expert: UInt32, column_tile: UInt32) -> Bool:
+        """Says whether bfloat16 cannot hold a weight of a tile; all threads call it."""
+        var place, found = self.first(expert, column_tile), False
+        for _ in range(self.blocks(expert)):
+            found |= any_overflows(place.load_scales[0](self.weights))
+            place.advance(Self.CONFIG.k_warps)
+        return any_thread[Self.CONFIG.threads()](found)
+
+
+@no_inline
+def compute_again[
+    CONFIG: StreamConfig
+](
+    a: Activations,
+    is_aligned: UInt32,
+    scheduler: TileScheduler,
+    weights: ExpertWeights,
+    target: Target,
+    half: UInt32,
+    reciprocal: UInt32,
+    first_tile: UInt32,
+    end: UInt32,
+):
+    """Computes in float64 what bfloat16 cannot hold the operands of; all threads call it.
+
+    Of grouped tiles, these are the rows that are marked, or all if it cannot hold a weight; of the
+    one tile, all elements, which the CTAs of the cluster share.
+    """
+    var cta = StreamCta[CONFIG].of(a, is_aligned, scheduler, weights, target, half, reciprocal)
+    comptime COLUMNS, WARPS = UInt32(CONFIG.columns()), UInt32(CONFIG.warps())
+    for tile in range(first_tile, end):
+        var row_tile, column_tile = cta.place_of(UInt32(tile))
+        var rows = cta.find(row_tile)
+        var all, first, step, result = True, cta.warp, WARPS, target.rows
+        comptime if CONFIG.is_grouped:
+            # All have stored their sums, which are not to overtake what comes here.
+            cta.stage_tile(row_tile)
+            if rows.expert == scheduler.experts:
+                continue
+            all, result = cta.any_overflows_of(rows.expert, column_tile), cta.result()
+        else:
+            first += UInt32(block_idx.x) * WARPS
+            step *= scheduler.ranks
+        var matrix = weights.of(Int(rows.expert))
+        for element in range(first, rows.rows * COLUMNS, step):
+            var index, in_tile = divmod(UInt32(element), COLUMNS)
+            var column = column_tile * COLUMNS + in_tile
+            comptime if CONFIG.is_grouped:
+                if all or load_word(cta.memory.at(MARKS, index)) != 0:
+                    var row = load_word(cta.memory.at(ROWS, index))
+                    Exactly(a, matrix, UInt32(weights.columns)).store[CONFIG.is_gated](
+                        Int(row // scheduler.rows_per_source),
+                        half,
+                        target.gate(),
+                        result,
+                        row,
+                        column,
+                        column + 1,
+                    )
+            else:
+                var row = rows.before + index
+                compute_exactly(a, matrix, result, row, column, lane_here())

@@ -1,0 +1,255 @@
+"""Streaming GEMM for small M: every warp streams 32 rows of weights at a time through its registers.
+
+Dense: a CTA has a tile of C of up to 64 rows, its warps and the CTAs of its cluster split K:
+
+    cluster rank        0             1          ...
+    blocks of K         0 .. n-1      n .. 2n-1
+    stage               rows of A, quantized once for the CTA, in fragment order
+    multiply            codes -> bfloat16 pairs -> m16n8k16, several loads ahead
+    reduce              each CTA over its warps, then its share of the tile over the cluster
+
+Grouped: persistent CTAs have tiles of up to 32 rows of one expert, those of a row tile in a row:
+
+    schedule            which rows go to which expert; every CTA for itself
+    stage               the rows of a row tile, for all its tiles
+    multiply            eight warps split the K of a tile of weights; loads of the next tile are on
+                        the way before this one ends
+    reduce              some warps, while the others go on with the next tile
+
+Dense is grouped with one group and one tile; `cta` has what differs. A layer of experts launches a product
+with a gate, one without, and the sums of slots.
+"""
+
+from layout import Coord
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA
+from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
+from std.math import ceildiv
+from std.utils import StaticTuple
+
+from ...experts import Experts, ExpertsProblem, GroupedProblem
+from ...launch.queue import Queue
+from ...numbers.gates import Gate
+from ...problem import Left, Problem
+from ...simt.arguments import Activations, Result
+from ...simt.host import CHUNK, FLOAT32, is_left_aligned
+from ...simt.routing import ExpertWeights
+from ...tiles import in_registers
+from ..experts import slots
+from ..experts.result import Target
+from ..experts.slots import Places
+from ..host import gemm, moe
+from ..instructions.shared_memory import load_word, store_word
+from ..instructions.warp import FRAGMENT_SUMS, keep_branch, lane_here
+from ..layout import BLOCK, K_LANES, TILE_ROWS
+from ..operands.weights import may_need_two_factors
+from ..plan import Plan
+from ..shapes import (
+    MAX_ROW_FRAGMENTS,
+    StreamConfig,
+)
+from .activations import reciprocal_of
+from .cta import StreamCta, compute_again
+from .mainloop import HALVES, WeightStream, clear, multiply, multiply_anew
+from .scheduler import EXPERT, OVERFLOW, TileScheduler
+
+
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(CONFIG.threads())),
+    `nvvm.minctasm`=SIMDLength(CONFIG.min_ctas()),
+)
+def gemm_streaming[
+    CONFIG: StreamConfig
+](
+    a: Activations,
+    is_aligned: UInt32,
+    scheduler: TileScheduler,
+    weights: ExpertWeights,
+    target: Target,
+    half: UInt32,
+    reciprocal: UInt32,
+):
+    """Computes the tiles of C of a CTA, or a cluster's share of one tile.
+
+    `half` are the columns of the weights from a gate to its up; 0 for neighbours, and for no gate.
+    `reciprocal` is that of the chunks of a row in a stage, see `activations`.
+    """
+    comptime STAGE_BLOCKS = UInt32(CONFIG.stage_blocks())
+
+    # Prologue: which tiles, and the loads of the first. Weights do not come from the kernel before.
+    var cta = StreamCta[CONFIG].of(a, is_aligned, scheduler, weights, target, half, reciprocal)
+    var first_tile, end = cta.begin()
+    var tile = first_tile
+    if tile == end:
+        return
+    var row_tile, column_tile = cta.place_of(tile)
+    var expert = cta.find(row_tile).expert
+    var stream = WeightStream[CONFIG](weights, cta.first(expert, column_tile), cta.blocks(expert))
+    if scheduler.is_early != 0:
+        wait_on_dependent_grids()
+        launch_dependent_grids()
+
+    var sums = in_registers[DType.float32, FRAGMENT_SUMS, CONFIG.row_fragments, HALVES]()
+    var is_staged, is_inexact = False, False
+    while True:
+        # What comes next is loaded from here on.
+        var next_column, next_blocks = column_tile, UInt32(0)
+        var here, next = expert, expert
+        comptime if CONFIG.is_grouped:
+            if not is_staged:
+                cta.stage_tile(row_tile)
+                is_staged = True
+            here = load_word(cta.memory.at(EXPERT))
+            next, next_column = here, column_tile + 1
+            if next_column == scheduler.column_tiles:
+                next_column = 0
+                row_tile += 1
+                is_staged = False
+            if tile + 1 < end:
+                if not is_staged:
+                    next = cta.find(row_tile).expert
+                next_blocks = cta.blocks(next)
+            cta.prefetch_bias(tile, column_tile)
+        stream.begin(cta.blocks(here), cta.first(next, next_column), next_blocks)
+
+        # Main loop. Where a scale wants two factors, sums begin anew.
+        clear(sums)
+        var all_scales, is_anew = UInt32(0), False
+        while True:
+            for stage in range(UInt32(0), cta.end_of_stages(), STAGE_BLOCKS):
+                var overflow = False
+                comptime if not CONFIG.is_grouped:
+                    overflow = cta.stage_blocks(stage)
+                var rows = cta.fragments().starting_at(Coord(cta.k_warp(), 0, lane_here(), 0))
+                if is_anew:
+                    keep_branch()
+                    var place = cta.first(here, column_tile)
+                    place.advance(Int(stage))
+                    var blocks = min(
+                        cta.blocks_from(here, stage), STAGE_BLOCKS // UInt32(CONFIG.k_warps)
+                    )
+                    overflow |= multiply_anew(stream, place, blocks, rows, sums)
+                else:
+                    var stop = cta.blocks_from(here, stage + STAGE_BLOCKS)
+                    all_scales |= multiply(stream, stop, rows, sums)
+                if overflow:
+                    store_word(cta.memory.at(OVERFLOW), 1)
+            if not cta.needs(may_need_two_factors(all_scales)):
+                break
+            all_scales, is_anew = 0, True
+            clear(sums)
+
+        comptime if CONFIG.is_grouped:
+            cta.reduce_batches(sums, tile, column_tile)
+        else:
+            is_inexact = cta.reduce_cluster(sums)
+        tile += 1
+        if tile == end:
+            break
+        column_tile = next_column
+    comptime if CONFIG.is_grouped:
+        is_inexact = load_word(cta.memory.at(OVERFLOW)) != 0
+    if is_inexact:
+        keep_branch()
+        compute_again[CONFIG](
+            a, is_aligned, scheduler, weights, target, half, reciprocal, first_tile, end
+        )
+
+
+# Launches.
+
+
+def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    """Launches a dense product as planned, with no more CTAs in a cluster than have blocks of K."""
+    var cut = plan.within(problem.k // BLOCK)
+    var share = ceildiv(problem.k // BLOCK, cut.ranks)
+    comptime for log_rows in range(4):
+        comptime for log_columns in range(4):
+            comptime for is_short in [False, True]:
+                comptime of_tile = Plan.stream(8 << log_rows, TILE_ROWS << log_columns)
+                comptime config = StreamConfig.dense(of_tile, 0 if is_short else 1 << 30)
+                comptime if of_tile.exists():
+                    if StreamConfig.dense(plan, share) == config:
+                        var blocks = min(share, config.stage_blocks())
+                        return queue.launch[gemm_streaming[config]](
+                            gemm.grid_of_streaming(problem.m, problem.n, cut, config, share),
+                            Activations(problem),
+                            UInt32(1),
+                            TileScheduler.of(problem, cut.ranks, share),
+                            ExpertWeights(Experts.only(problem.right, problem.result), problem.n),
+                            Target(Result(problem), Gate.NONE),
+                            UInt32(0),
+                            reciprocal_of(UInt32(max(blocks, 1) * K_LANES)),
+                        )
+    raise Error(
+        String(
+            "plan: got ", plan.columns // TILE_ROWS, " column tiles for ", plan.tokens,
+            " rows, expected more",
+        )
+    )  # fmt: skip
+
+
+def multiply_grouped(problem: GroupedProblem, mut queue: Some[Queue]) raises:
+    """Launches a grouped product."""
+    if problem.m == 0 or problem.n == 0:
+        return
+    var target = Target(Result(problem.values, problem.dtype, problem.m, problem.n), Gate.NONE)
+    _launch_grouped[False](
+        problem.left, problem.k, TileScheduler.of(problem), problem.experts, problem.n, target,
+        False, queue,
+    )  # fmt: skip
+
+
+def multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
+    """Launches a layer of experts."""
+    if problem.routing.tokens == 0:
+        return
+    var memory = moe.StreamingMemory.of(problem, queue.workspace(moe.workspace_of(problem)))
+    var width, inner, count = problem.width, problem.inner, problem.routing.count()
+    var scheduler = TileScheduler.of(problem)
+    var hidden = Result(memory.hidden, problem.left.dtype, count, inner)
+    _launch_grouped[True](
+        problem.left, width, scheduler, problem.gate_up, 2 * inner, Target(hidden, problem.gate),
+        False, queue,
+    )  # fmt: skip
+    var left = problem.hidden_at(memory.hidden)
+    var of_slots = Result(memory.rows, Int(FLOAT32), count, width)
+    # Before the launch that is awaited, another one has waited for what the scheduler reads.
+    _launch_grouped[False](
+        left, inner, scheduler.of_slots(), problem.down, width, Target(of_slots, Gate.NONE),
+        True, queue,
+    )  # fmt: skip
+    slots.launch_sums(problem, memory.rows, Places.as_slots(problem.down.count), queue)
+
+
+def _launch_grouped[
+    is_gated: Bool
+](
+    left: Left,
+    k: Int,
+    scheduler: TileScheduler,
+    experts: Experts,
+    n: Int,
+    target: Target,
+    is_early: Bool,
+    mut queue: Some[Queue],
+) raises:
+    """Launches the product with [n, k] weights."""
+    var half = 0
+    if is_gated and not target.gate().is_interleaved():
+        half = n // 2
+    var rows, columns = Int(scheduler.rows), Int(target.rows.columns)
+    comptime for row_fragments in range(1, MAX_ROW_FRAGMENTS + 1):
+        comptime config = StreamConfig.grouped(row_fragments, is_gated)
+        if moe.streaming_config(rows, experts.count, is_gated) == config:
+            queue.launch[gemm_streaming[config]](
+                moe.grid_of_streaming(
+                    config, rows, experts.count, scheduler.num_slots(), columns, k
+                ),
+                Activations(left, k),
+                UInt32(1 if is_left_aligned(left) else 0),
+                scheduler.launched(ceildiv(columns, config.columns()), is_early),
+                ExpertWeights(experts, n),
+                target,
+                UInt32(half),
+                reciprocal_of(UInt32(k // CHUNK)),
+            )
