@@ -181,10 +181,9 @@ Hopper's builds on the room of any GPU.
             shared_memory.mojo    loads, copies and barriers by address
             global_memory.mojo    what groups of a kernel hand to each other
             wgmma.mojo            around the warp group's instruction
-        operands/             how codes and floats become bfloat16 pairs, and floats codes
+        operands/             how codes and floats become bfloat16 pairs
             weights.mojo          codes to tensor core fragments
             activations.mojo      floats and codes to pairs, two numbers at once
-            e4m3.mojo             floats to E4M3 by the instructions for it
         streaming/            small M, dense and grouped: weights stream through registers
             kernel.mojo           the kernel, and the launches; layers of experts
             cta.mojo              a CTA: its tiles, how rows get to it and sums to C, the fallback
@@ -193,7 +192,6 @@ Hopper's builds on the room of any GPU.
             mainloop.mojo         codes on the way become fragments, and meet those of rows
             epilogue.mojo         sums over warps and clusters, bias, gate, store
         staged/               more rows: what their kernels share
-            activations.mojo      activations as bfloat16 stages, a kernel of its own
             stages.mojo           weights and tokens on the way
             weights.mojo          weights become operands in registers
             exact.mojo            marked tokens
@@ -207,9 +205,6 @@ Hopper's builds on the room of any GPU.
             share.mojo            which tiles and which K a group has
             operands.mojo         what it wants to know of its operands
             stages.mojo           rows that are ready, in the workspace
-            lanes.mojo            which lanes make a row of tokens ready
-            units.mojo            what a lane has of weights, and where it puts it
-            weights.mojo          codes of weights, loaded; their stages in the workspace
             result.mojo           where sums meet factors, and how they get to C
             together.mojo         the same for groups that split K
             marks.mojo            rows whose elements of C are computed in float64
@@ -230,32 +225,22 @@ Hopper's builds on the room of any GPU.
             handover.mojo         C on its way out, while the next tile is multiplied
             operands.mojo         what it wants to know of both sides; those with float scales
             scales.mojo           float scales, where they lie
-            rows.mojo             floats as rows of E4M3
-            launch.mojo           the launches
-        fp8/                  many rows of MXFP4 activations: both sides as E5M2 bytes
-            kernel.mojo           the launches
-            codes.mojo            four-bit codes as E5M2 bytes, exactly
-            places.mojo           where bases lie
-            bases.mojo            rows that are ready, as operands of the product
-            rows.mojo             the kernel that makes both sides ready
-            tokens.mojo           rows of tokens as bytes, and their bases
-            weights.mojo          bases of weight rows
-            spread.mojo           rows that have none, block by block
-        aligned/              MXFP8 activations: both sides as bytes under one scale for many
-            kernel.mojo           the launches
-            codes.mojo            what is lost of codes under a larger scale
-            operands.mojo         where bytes, bases and factors lie
-            rows.mojo             the kernel that makes both sides ready
-        numbers/              bfloat16 activations as they are, MXFP4 weights as numbers
-            kernel.mojo           the launches
-            operands.mojo         where rows of numbers lie
-            rows.mojo             weights as numbers: a kernel of its own
-            weights.mojo          what has to be known of weights before
-            codes.mojo            codes times scales, and what bfloat16 cannot hold
+        prepare/              operand preparation: activations and weights as tensor cores take them
+            kernel.mojo           the kernel: source x encoder x destination
+            launch.mojo           products whose operands are prepared: the launches
+            source.mojo           rows of A, or places that rows are gathered to; their lanes
+            e5m2.mojo             encoder: rows under a shared exponent
+            e4m3.mojo             encoders: 128 elements under one, and codes under float scales
+            bf16.mojo             encoder: rows in the order of decoded weights, a kernel of its own
+            codes.mojo            codes as E5M2, E4M3 and bfloat16 under a larger scale
+            exponents.mojo        shared exponents: where they lie, and those of weights
+            weights.mojo          rows of B become stages
+            stores.mojo           where a lane's bytes of a row of A go
+            operands.mojo         rows that are ready, as operands of both main loops
+            fallback.mojo         rows of E5M2 that share no exponent, block by block
         experts/              one of several matrices for each row
             dispatch.mojo         grouped products and layers: the launches
             groups.mojo           which rows and whose weights, from sizes or ids
-            rows.mojo             rows as stages, gathered: a kernel of its own
             kernel.mojo           the product of a tile of rows
             result.mojo           gates, biases, and how sums get to rows
             many.mojo             the product of a tile of many rows
@@ -263,8 +248,7 @@ Hopper's builds on the room of any GPU.
             slots.mojo            rows of slots added up
         byte_experts/         the same of MXFP4 and MXFP8 activations, on FP8 tensor cores
             dispatch.mojo         the launches
-            begin.mojo            lists of rows, and the bases of all weight rows
-            rows.mojo             rows as bytes, gathered: a kernel of its own
+            begin.mojo            lists of rows, and shared exponents of all rows of B
             kernel.mojo           the product of a tile of rows
             columns.mojo          weight rows of a lane, and where gates and ups are
             result.mojo           gates, and how numbers get to rows

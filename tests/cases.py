@@ -261,7 +261,7 @@ def assert_products_agree(got, expected):
 SPANS = (0, 1, 4, 8, 13, 14, 15, 30)
 """How far the scale of a block of MXFP8 may be below the largest one: some of them too far."""
 MOST = 14
-"""How far it may be for tensor cores, see `hopper/aligned/codes.mojo`."""
+"""How far it may be for tensor cores, see `hopper/prepare/codes.mojo`."""
 
 
 def codes_far_below(device="cpu", step=1):

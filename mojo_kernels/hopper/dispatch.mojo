@@ -10,14 +10,11 @@ from ..problem import ANY, Known, Problem
 from ..simt import dispatch as portable
 from ..simt.quantize import quantize as quantize_portably
 from . import quantize as fast
-from .aligned import kernel as aligned
-from .fp8 import kernel as fp8
 from .host.gemm import aligned_may_take, mapped_may_take
 from .many import kernel as many
-from .mapped import launch as mapped
 from .middle import kernel as middle
-from .numbers import kernel as numbers
 from .plan import Kernel, OperandType, Plan, may_take_operands
+from .prepare.launch import launch_bf16, launch_e4m3, launch_e5m2, launch_float_scaled
 from .streaming import kernel as streaming
 
 
@@ -38,15 +35,15 @@ def launch[
         if plan.kernel == Kernel.RS_BF16:
             return many.launch(problem, plan, queue)
         if plan.kernel.operand == OperandType.E5M2:
-            return fp8.launch(problem, plan, queue)
+            return launch_e5m2(problem, plan, queue)
         if plan.kernel == Kernel.SS_BF16:
-            return numbers.launch(problem, plan, queue)
+            return launch_bf16(problem, plan, queue)
     comptime if aligned_may_take[known]():
         if plan.kernel in (Kernel.RS_E4M3, Kernel.SS_E4M3_PREPARED):
-            return aligned.launch(problem, plan, queue)
+            return launch_e4m3(problem, plan, queue)
     comptime if mapped_may_take[known]():
         if plan.kernel == Kernel.SS_E4M3:
-            return mapped.launch(problem, plan, queue)
+            return launch_float_scaled(problem, plan, queue)
     portable.launch[known](problem, queue, is_lent)
 
 

@@ -271,14 +271,10 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
             return "hopper/streaming/kernel.mojo"
         if self.kernel == Kernel.RS_BF16:
             return "hopper/middle/kernel.mojo" if self.is_middle() else "hopper/many/kernel.mojo"
-        if self.kernel == Kernel.SS_BF16:
-            return "hopper/numbers/kernel.mojo"
-        if self.kernel.operand == OperandType.E5M2:
-            return "hopper/fp8/kernel.mojo"
-        if self.kernel == Kernel.SS_E4M3:
+        if self.kernel.main_loop == MainLoop.RS:
+            return "hopper/direct/kernel.mojo"
+        if self.kernel.main_loop == MainLoop.SS:
             return "hopper/mapped/kernel.mojo"
-        if self.kernel.operand == OperandType.E4M3:
-            return "hopper/aligned/kernel.mojo"
         return "simt/tiles/kernel.mojo" if self.kernel == Kernel.TILES else "simt/matmul.mojo"
 
     def with_ranks(self, ranks: Int) -> Self:

@@ -69,24 +69,12 @@ comptime EVEN_TOKENS: List[Int] = [64, 128, 256]
 
 comptime PARTS = ROW_BYTES // LANE_BYTES
 """Parts of a row that are swizzled as one."""
-comptime EXPAND_THREADS = 256
-"""Threads of a group that expands activations."""
-comptime THREAD_CHUNKS = 2
-"""Chunks of a thread, both on the way at once."""
-comptime GROUP_CHUNKS = THREAD_CHUNKS * EXPAND_THREADS
-"""Chunks of a row that a group takes."""
 
 
 @always_inline
 def num_steps_of(k: UInt32) -> UInt32:
     """Returns the stages along K."""
     return (k + UInt32(STEP - 1)) // UInt32(STEP)
-
-
-@always_inline
-def marks_of_row(k: UInt32) -> UInt32:
-    """Returns the groups of a row: each leaves a mark."""
-    return (num_steps_of(k) * UInt32(PARTS) + UInt32(GROUP_CHUNKS - 1)) // UInt32(GROUP_CHUNKS)
 
 
 @fieldwise_init

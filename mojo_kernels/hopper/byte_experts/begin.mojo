@@ -1,7 +1,7 @@
-"""What is known before the first product: who has which rows, and the bases of all weight rows.
+"""What is known before the first product: who has which rows, and shared exponents of all rows of B.
 
-One kernel: its first group of threads makes the lists of `experts.groups`; of the others each warp takes
-tiles of 32 weight rows, whose scales it reads. Weights need not be searched for the experts that are
+One kernel: its first CTA makes the lists of `experts.groups`; of the others each warp takes tiles of 32
+rows of B, whose scales it reads. Weights need not be searched for the experts that are
 hit: few rows of each, which miss some, are for `streaming`.
 """
 
@@ -14,10 +14,9 @@ from std.utils import StaticTuple
 from ...experts import Experts
 from ...simt.routing import ExpertWeights, Groups, Slots
 from ..experts.groups import Lists, list_groups, list_slots
-from ..fp8.places import Bases
-from ..fp8.weights import find_bases_of_warp
 from ..host.moe import LIST_THREADS as THREADS, LIST_WARPS as WARPS
 from ..layout import TILE_ROWS
+from ..prepare.exponents import SharedExponents, find_exponents_of_warp
 
 comptime WEIGHT_BITS = 4
 """Bits of a code of the weights."""
@@ -25,21 +24,22 @@ comptime WEIGHT_BITS = 4
 
 @fieldwise_init
 struct Matrices(DevicePassable, TrivialRegisterPassable):
-    """The right sides of a product, and where the bases of their rows go."""
+    """The right sides of a product, and where the shared exponents of their rows go."""
 
     comptime device_type: AnyType = Self
 
     var weights: ExpertWeights
-    var bases: Bases
+    var exponents: SharedExponents
     """Those of an expert's rows behind another's, tiles of 32."""
     var tiles: UInt32
     """Tiles of an expert."""
     var k: UInt32
 
     @staticmethod
-    def of(experts: Experts, n: Int, k: Int, bases: Bases) -> Self:
+    def of(experts: Experts, n: Int, k: Int, exponents: SharedExponents) -> Self:
         """Returns weights [n, k] of each expert."""
-        return Self(ExpertWeights(experts, n), bases, UInt32(ceildiv(n, TILE_ROWS)), UInt32(k))
+        var tiles = UInt32(ceildiv(n, TILE_ROWS))
+        return Self(ExpertWeights(experts, n), exponents, tiles, UInt32(k))
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)
@@ -54,28 +54,28 @@ struct Matrices(DevicePassable, TrivialRegisterPassable):
         return UInt32(self.weights.count) * self.tiles
 
     @always_inline
-    def find_bases(self, index: UInt32):
+    def find_exponents(self, index: UInt32):
         """Finds those of a tile; a warp calls it."""
         var expert, tile = divmod(index, self.tiles)
-        find_bases_of_warp[WEIGHT_BITS](
-            self.weights.of(Int(expert)), self.bases, index * UInt32(TILE_ROWS), tile, self.k
+        find_exponents_of_warp[WEIGHT_BITS](
+            self.weights.of(Int(expert)), self.exponents, index * UInt32(TILE_ROWS), tile, self.k
         )
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
 def begin_groups(groups: Groups, lists: Lists, tile_rows: UInt32, matrices: Matrices):
-    """Lists the tiles of rows that are sorted, and finds all bases."""
+    """Lists the tiles of rows that are sorted, and finds all exponents."""
     launch_dependent_grids()
     wait_on_dependent_grids()
     if block_idx.x == 0:
         return list_groups(groups, lists, tile_rows)
     for index in range(_first_tile(), matrices.num_tiles(), _tiles_step()):
-        matrices.find_bases(UInt32(index))
+        matrices.find_exponents(UInt32(index))
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
 def begin_slots(slots: Slots, lists: Lists, tile_rows: UInt32, first: Matrices, second: Matrices):
-    """Sorts slots by expert, and finds all bases of both products."""
+    """Sorts slots by expert, and finds the exponents of both products."""
     launch_dependent_grids()
     wait_on_dependent_grids()
     if block_idx.x == 0:
@@ -83,9 +83,9 @@ def begin_slots(slots: Slots, lists: Lists, tile_rows: UInt32, first: Matrices, 
     var of_first = first.num_tiles()
     for index in range(_first_tile(), of_first + second.num_tiles(), _tiles_step()):
         if UInt32(index) < of_first:
-            first.find_bases(UInt32(index))
+            first.find_exponents(UInt32(index))
         else:
-            second.find_bases(UInt32(index) - of_first)
+            second.find_exponents(UInt32(index) - of_first)
 
 
 @always_inline

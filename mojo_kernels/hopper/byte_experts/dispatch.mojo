@@ -13,34 +13,40 @@ from ...problem import Left
 from ...simt.arguments import Activations, Result
 from ...simt.host import FLOAT32
 from ...simt.routing import ExpertWeights, Groups, Slots
-from ..aligned.operands import AlignedRows
 from ..direct.operands import DirectOperands
 from ..experts import slots
 from ..experts.groups import Lists
 from ..experts.result import Target
 from ..experts.slots import Places
-from ..fp8.bases import ByteRows
 from ..host.gemm import MXFP8
 from ..host.moe import Memory, grid_of_begin, grid_of_bytes, num_groups_of, workspace_of
-from ..host.workspace import ALL_ROWS
+from ..host.workspace import ALL_ROWS, LANE_CHUNKS, MANY_CHUNKS
 from ..layout import TILE_ROWS
+from ..prepare.kernel import TilesOfB, launch_prepare
+from ..prepare.operands import E4M3Rows, E5M2Rows
+from ..prepare.source import SourceRows
 from ..shapes import EXPERT_CAPACITY as CAPACITY
 from .begin import Matrices, begin_groups, begin_slots
 from .columns import Gating
 from .kernel import multiply_bytes
-from .rows import prepare
 
 
-def byte_rows(lists: Lists, experts: Int, n: Int, k: Int, address: Int) -> ByteRows[False]:
+def e5m2_rows(lists: Lists, experts: Int, n: Int, k: Int, address: Int) -> E5M2Rows[False]:
     """Returns the operands of a product with [n, k] weights of MXFP4 activations."""
     var weight_rows = experts * align_up(n, TILE_ROWS)
-    return ByteRows[False].at(Int(lists.num_sources), weight_rows, k, ALL_ROWS, address)
+    return E5M2Rows[False].at(Int(lists.num_sources), weight_rows, k, ALL_ROWS, address)
 
 
-def aligned_rows(lists: Lists, experts: Int, n: Int, k: Int, address: Int) -> AlignedRows[4, False]:
+def gathered(lists: Lists, k: Int, most_chunks: Int) -> SourceRows[True]:
+    """Returns the rows of k elements that the places of lists want."""
+    var places = Int(lists.num_sources)
+    return SourceRows[True].of(places, k, most_chunks, lists.sources, lists.are_gathered)
+
+
+def e4m3_rows(lists: Lists, experts: Int, n: Int, k: Int, address: Int) -> E4M3Rows[4, False]:
     """Returns the operands of a product with [n, k] weights of MXFP8 activations."""
     var weight_rows = experts * align_up(n, TILE_ROWS)
-    return AlignedRows[4, False].at(Int(lists.num_sources), weight_rows, k, ALL_ROWS, address)
+    return E4M3Rows[4, False].at(Int(lists.num_sources), weight_rows, k, ALL_ROWS, address)
 
 
 def multiply_grouped(problem: GroupedProblem, mut queue: Some[Queue]) raises:
@@ -51,8 +57,8 @@ def multiply_grouped(problem: GroupedProblem, mut queue: Some[Queue]) raises:
     var n, k, experts = problem.n, problem.k, problem.experts
     # Places have sources: rows of the left side are found by them.
     var lists = Lists.at(memory.lists, are_gathered=True)
-    var bases = byte_rows(lists, experts.count, n, k, memory.first).bases
-    var matrices = Matrices.of(experts, n, k, bases)
+    var exponents = e5m2_rows(lists, experts.count, n, k, memory.first).exponents
+    var matrices = Matrices.of(experts, n, k, exponents)
     queue.launch[begin_groups](
         grid_of_begin(Int(matrices.num_tiles())),
         Groups(problem),
@@ -73,8 +79,8 @@ def multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     var routing = Slots(problem.routing)
     var width, inner, count = problem.width, problem.inner, problem.routing.count()
     var experts = problem.gate_up.count
-    var of_first = byte_rows(lists, experts, 2 * inner, width, memory.first).bases
-    var of_second = byte_rows(lists, experts, width, inner, memory.second).bases
+    var of_first = e5m2_rows(lists, experts, 2 * inner, width, memory.first).exponents
+    var of_second = e5m2_rows(lists, experts, width, inner, memory.second).exponents
     var gate_up = Matrices.of(problem.gate_up, 2 * inner, width, of_first)
     var down = Matrices.of(problem.down, width, inner, of_second)
     queue.launch[begin_slots](
@@ -110,11 +116,11 @@ def _product(
     """Launches the preparation of rows and their product with [n, k] weights."""
     var a = Activations(left, k)
     if left.format == MXFP8:
-        var operands = aligned_rows(lists, experts.count, n, k, address)
-        prepare(a, operands, lists, queue)
+        var operands = e4m3_rows(lists, experts.count, n, k, address)
+        launch_prepare(a, TilesOfB.none(), operands, gathered(lists, k, LANE_CHUNKS), queue)
         return _multiply(a, operands, experts, n, lists, target, queue)
-    var operands = byte_rows(lists, experts.count, n, k, address)
-    prepare(a, operands, lists, queue)
+    var operands = e5m2_rows(lists, experts.count, n, k, address)
+    launch_prepare(a, TilesOfB.none(), operands, gathered(lists, k, MANY_CHUNKS), queue)
     _multiply(a, operands, experts, n, lists, target, queue)
 
 

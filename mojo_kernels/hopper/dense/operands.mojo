@@ -6,7 +6,6 @@ from ...simt.arguments import Activations, Result, Weights
 from ..exact import TokenOctet
 from .result import RowFactors
 from .stages import StagedRows
-from .units import StageRows, Unit
 
 
 trait ProductOperands(DevicePassable, RowFactors):
@@ -35,31 +34,4 @@ trait ProductOperands(DevicePassable, RowFactors):
         self, a: Activations, w: Weights, result: Result, tokens: TokenOctet, first_column: UInt32
     ):
         """Computes and stores what is marked of some rows and sixteen columns; a warp calls it."""
-        ...
-
-
-trait StagedOperands(DevicePassable):
-    """How weights become stages, and where those are in the workspace, if they are there."""
-
-    def weights(self) -> StagedRows:
-        """Returns where the right side is in the workspace."""
-        ...
-
-    def num_steps(self) -> UInt32:
-        """Returns the stages of K."""
-        ...
-
-    comptime CODE_BITS: Int
-    """Bits of a code of the right side."""
-    comptime STAGE_CODES: Int
-    """Codes of a row in a stage."""
-    comptime GRANULES: Int
-    """Granules of a unit: those that a lane loads together."""
-    comptime BLOCKS: Int
-    """Blocks of a unit, which have a scale byte a row."""
-    comptime PUT_BYTES: Int
-    """Bytes that the four lanes of a row put next to each other."""
-
-    def put[part: Int](self, unit: Unit[Self.GRANULES, Self.BLOCKS], rows: StageRows):
-        """Puts a unit to its place: some part of the 32 rows of a stage."""
         ...

@@ -8,6 +8,7 @@ tile that do not exist have anything. Tokens lie in tiles of as many rows as a g
 both sides in tiles of one row, which are rows one after the other, as tensor maps want them.
 """
 
+from layout.swizzle import Swizzle
 from std.bit import log2_floor
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import ceildiv
@@ -16,8 +17,9 @@ from ...launch.queue import DevicePointer, device_pointer
 from ...launch.tensor_map import MappedRows
 from ..host.workspace import ALL_ROWS
 from ..shapes import LANE_BYTES, PARTS, ROW_BYTES
-from ..staged.activations import SWIZZLE
 
+comptime SWIZZLE = Swizzle(log2_floor(PARTS), 0, log2_floor(PARTS))
+"""Exchanges the parts of a row by the row's number, as tensor cores expect rows of 128 bytes."""
 comptime LOG_ALL_ROWS = UInt32(31)
 """The exponent of such a tile."""
 

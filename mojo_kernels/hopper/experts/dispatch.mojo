@@ -1,7 +1,7 @@
 """Launches of products of experts on Hopper.
 
-    grouped    lay_out_groups, stage_rows, multiply_tiles
-    experts    route_slots, stage_rows, multiply_tiles with a gate, stage_rows, multiply_tiles,
+    grouped    lay_out_groups, prepare, multiply_tiles
+    experts    route_slots, prepare, multiply_tiles with a gate, prepare, multiply_tiles,
                add_slots
 
 Of tiles with many rows, `multiply_many_rows` takes the place of `multiply_tiles`.
@@ -33,9 +33,10 @@ from ..host.moe import (
     tile_rows_of,
     workspace_of,
 )
+from ..prepare.bf16 import prepare_bf16_places
 from ..shapes import MANY_ROWS
 from ..streaming import kernel as streaming
-from . import groups, rows, slots
+from . import groups, slots
 from .groups import Lists
 from .kernel import GatheredRows, multiply_tiles
 from .many import multiply_many_rows
@@ -159,7 +160,7 @@ def _product[
     """Launches the staging of rows and their product with [n, k] weights."""
     var a = Activations(left, k)
     var num_tiles = Int(lists.num_tiles)
-    queue.launch[rows.stage_rows](
+    queue.launch[prepare_bf16_places](
         grid_of_stages(tile_rows, num_tiles, k),
         a,
         UInt32(1 if is_left_aligned(left) else 0),

@@ -64,7 +64,7 @@ from .result import Exactly, Part, Sums, Target, pass_tokens_of, store_rows, sto
 
 @fieldwise_init
 struct GatheredRows(DevicePassable, TrivialRegisterPassable):
-    """The left side as `stage_rows` leaves it."""
+    """The left side as `prepare_bf16_places` leaves it."""
 
     comptime device_type: AnyType = Self
 
@@ -220,7 +220,7 @@ def multiply_tiles[
 ):
     """Computes tiles of rows, each by `num_groups` groups of columns.
 
-    `staged` is what `stage_rows` made of `a`, which is read again for rows that are marked.
+    `staged` is what `prepare_bf16_places` made of `a`, which is read again for rows that are marked.
     """
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]

@@ -109,7 +109,7 @@ def multiply_many_rows[
 ):
     """Computes tiles of up to `CAPACITY` rows, each by `num_groups` groups of columns.
 
-    `staged` is what `stage_rows` made of `a`, which is read again for rows that are marked.
+    `staged` is what `prepare_bf16_places` made of `a`, which is read again for rows that are marked.
     """
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]

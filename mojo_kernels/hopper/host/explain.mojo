@@ -226,7 +226,7 @@ def _prepare(left: Left, lists: moe.ListPlaces, k: Int) -> Explained:
     var reason = StaticString("rows become bytes once, not in each tile")
     var log_lanes = moe.log_lanes_of_places(left, lists.num_places, k)
     var grid = moe.grid_of_places(lists.num_places, log_lanes)
-    return _explained("stage", "hopper/byte_experts/rows.mojo", reason, grid)
+    return _explained("stage", "hopper/prepare/kernel.mojo", reason, grid)
 
 
 def _bytes(
@@ -247,7 +247,7 @@ def _stage(
     """Returns the launch that stages the rows of a product."""
     var tile_rows = moe.tile_rows_of(asked.rows(), asked.experts)
     var grid = moe.grid_of_stages(tile_rows, lists.num_tiles, k)
-    return _explained("stage", "hopper/experts/rows.mojo", reason, grid)
+    return _explained("stage", "hopper/prepare/bf16.mojo", reason, grid)
 
 
 def _product(

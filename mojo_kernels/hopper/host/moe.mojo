@@ -22,9 +22,7 @@ from ..layout import OPERANDS, TILE_ROWS as WEIGHT_ROWS
 from ..plan import MULTIPROCESSORS, PRESHUFFLED
 from ..shapes import (
     COLUMNS,
-    EXPAND_THREADS,
     EXPERT_CAPACITY,
-    GROUP_CHUNKS,
     MANY_ROWS,
     MAX_ROW_FRAGMENTS,
     MIDDLE_THREADS,
@@ -41,12 +39,13 @@ from ..shapes import (
 from .gemm import MXFP4, MXFP8
 from .workspace import (
     ALL_ROWS,
-    BytePlaces,
+    CTA_CHUNKS,
+    PreparedPlaces,
     MANY_CHUNKS,
     MAX_K,
     PREPARE_THREADS,
     PREPARE_WARPS,
-    groups_of_rows,
+    ctas_of_rows,
     log_lanes_of,
 )
 
@@ -339,9 +338,9 @@ def end_of_stages(lists: ListPlaces, k: Int, address: Int) -> Int:
 
 
 def end_of(left: Left, lists: ListPlaces, experts: Int, n: Int, k: Int, address: Int) -> Int:
-    """Returns the first aligned address behind the bytes of all places and the bases of weights."""
+    """Returns the first aligned address behind all places and the exponents of weights."""
     var weight_rows = experts * align_up(n, WEIGHT_ROWS)
-    var places = BytePlaces.of(lists.num_places, weight_rows, k, ALL_ROWS, has_weights=False)
+    var places = PreparedPlaces.of(lists.num_places, weight_rows, k, ALL_ROWS, has_weights=False)
     var end = places.end_of_blocks(lists.num_places, k)
     if left.format == MXFP8:
         end = places.end_of_factors(k)
@@ -382,7 +381,7 @@ def grid_of_begin(num_tiles: Int) -> Grid:
 def grid_of_stages(tile_rows: Int, num_tiles: Int, k: Int) -> Grid:
     """Returns the grid for stages of tiles of rows of `k` elements."""
     var parts = tile_rows * Int(num_steps_of(UInt32(k))) * PARTS
-    return Grid(ceildiv(parts, GROUP_CHUNKS), num_tiles, threads=EXPAND_THREADS, starts_early=True)
+    return Grid(ceildiv(parts, CTA_CHUNKS), num_tiles, threads=PREPARE_THREADS, starts_early=True)
 
 
 def log_lanes_of_places(left: Left, num_places: Int, k: Int) -> Int:
@@ -395,7 +394,7 @@ def log_lanes_of_places(left: Left, num_places: Int, k: Int) -> Int:
 def grid_of_places(num_places: Int, log_lanes: Int) -> Grid:
     """Returns the grid for the bytes of places that have so many lanes."""
     return Grid(
-        groups_of_rows(num_places, log_lanes),
+        ctas_of_rows(num_places, log_lanes),
         threads=PREPARE_THREADS,
         shared_bytes=8 * PREPARE_WARPS,
         starts_early=True,

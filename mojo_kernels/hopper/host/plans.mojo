@@ -7,7 +7,7 @@ from ...simt.host import takes as tiles_take, workspace_of_tiles
 from ..plan import Kernel, OperandType, PRESHUFFLED, Plan, takes_formats, takes_operands
 from .choices import MAX_FEW_ROWS, choice_of_mapped, choice_of_mxfp8, choose
 from .gemm import PLAIN, aligned_takes, fp8_takes, is_kept_bfloat16, mapped_takes
-from .workspace import workspace_of as workspace_of_plan, workspace_of_aligned, workspace_of_mapped
+from .workspace import workspace_of as workspace_of_plan, workspace_of_prepared, workspace_of_mapped
 
 
 def forced_plan(text: StringSlice) raises -> Optional[Plan]:
@@ -73,7 +73,7 @@ def workspace_of(
         return workspace_of_mapped(m, k)
     if aligned_takes(left_format, right_format):
         var plan = plan_of_mxfp8(m, n, k, right_format, forced)
-        return workspace_of_aligned(m, n, k, plan.tokens, plan.kernel.is_prepared)
+        return workspace_of_prepared(m, n, k, plan)
     if is_of_mxfp4(forced):
         return workspace_of_plan(m, n, k, forced.value())
     if m <= MAX_FEW_ROWS:

@@ -1,10 +1,10 @@
 """What the host decides for a product of one matrix: the workspace, by kernel.
 
     middle, many    tokens as bfloat16 stages, marks of their rows; parts of tiles
-    numbers         weights as bfloat16 rows, marks of tiles of 32 of them
-    fp8             tokens and weights as bytes, their bases; parts of tiles
-    aligned         the same, and factors of tokens
-    mapped          E4M3 codes of floats, and their scales
+    bf16            rows of B as bfloat16, fallback flags of tiles of 32 of them
+    E5M2            rows of A and B as bytes, shared exponents; parts of tiles
+    E4M3            the same, and factors of A
+    float scales    E4M3 codes of floats, and their scales
 """
 
 from std.bit import log2_floor
@@ -14,7 +14,7 @@ from ...launch.grid import Workspace
 from ...simt.host import CHUNK
 from ..layout import BLOCK, TILE_ROWS
 from ..plan import Kernel, MULTIPROCESSORS, OperandType, Plan
-from ..shapes import COLUMNS, GROUPS, NUMBER_BYTES, ROW_BYTES, marks_of_row, num_steps_of
+from ..shapes import COLUMNS, GROUPS, NUMBER_BYTES, PARTS, ROW_BYTES, num_steps_of
 
 comptime WIDEST_TILE = 256
 """Tokens of the widest tile of stages: a workspace has room for whole ones."""
@@ -33,15 +33,15 @@ comptime SUM_BYTES = 4
 """Bytes of a sum."""
 
 
-def staged_tokens_bytes(rows: Int, k: Int) -> Int:
-    """Returns the bytes of activations as bfloat16 stages, at the widest tile."""
+def bf16_stages_bytes(rows: Int, k: Int) -> Int:
+    """Returns the bytes of A as bfloat16 stages, at the widest tile."""
     var padded = ceildiv(rows, WIDEST_TILE) * WIDEST_TILE
     return padded * Int(num_steps_of(UInt32(k))) * ROW_BYTES
 
 
-def expanded_bytes(rows: Int, k: Int) -> Int:
-    """Returns the bytes of activations as such stages, and of the marks of their rows."""
-    return staged_tokens_bytes(rows, k) + rows * Int(marks_of_row(UInt32(k)))
+def bf16_bytes(rows: Int, k: Int) -> Int:
+    """Returns the bytes of A as such stages, and of fallback flags."""
+    return bf16_stages_bytes(rows, k) + rows * Int(flags_of_row(UInt32(k)))
 
 
 def counter_bytes(tiles: Int) -> Int:
@@ -67,50 +67,40 @@ def rows_bytes(num_rows: Int, row_bytes: Int, tile_rows: Int) -> Int:
 
 
 @fieldwise_init
-struct BytePlaces(TrivialRegisterPassable):
-    """Where in a workspace lie bytes of both sides, their bases, and what follows."""
+struct PreparedPlaces(TrivialRegisterPassable):
+    """Where in a workspace lie bytes of both sides, shared exponents, and what follows."""
 
-    var weights: Int
-    """Rows of weights, behind those of tokens."""
-    var bases: Int
-    """A byte for each row of tokens, then for each of the weights."""
-    var weight_bases: Int
+    var b_rows: Int
+    """Rows of B, behind those of A."""
+    var exponents: Int
+    """A byte for each row of A, then for each row of B."""
+    var b_exponents: Int
     """Where those begin behind the first ones."""
-    var all_bases: Int
+    var all_exponents: Int
     """Bytes of both."""
 
     @staticmethod
     def of(m: Int, n: Int, k: Int, tile_rows: Int, *, has_weights: Bool) -> Self:
-        """Returns those of a product, tokens in tiles of so many rows.
+        """Returns those of a product, A in tiles of so many rows.
 
-        Where weights are there too, both sides have tiles of a row: rows as they lie, for maps.
+        Where B is there too, both sides have tiles of a row: rows as they lie, for tensor maps.
         """
-        var weights = rows_bytes(m, k, 1 if has_weights else tile_rows)
-        var bases = weights
+        var b_rows = rows_bytes(m, k, 1 if has_weights else tile_rows)
+        var exponents = b_rows
         if has_weights:
-            # Whole tiles of weights are written.
-            bases += rows_bytes(align_up(n, TILE_ROWS), k, 1)
-        var of_tokens = align_up(m, PADDED)
-        return Self(weights, bases, of_tokens, of_tokens + align_up(n, PADDED))
+            # Whole tiles of B are written.
+            exponents += rows_bytes(align_up(n, TILE_ROWS), k, 1)
+        var of_a = align_up(m, PADDED)
+        return Self(b_rows, exponents, of_a, of_a + align_up(n, PADDED))
 
     def end_of_blocks(self, m: Int, k: Int) -> Int:
-        """Returns where the bases of blocks of tokens end, a byte each."""
-        return self.bases + self.all_bases + m * (k // BLOCK)
+        """Returns where the exponents of blocks of A end, a byte each."""
+        return self.exponents + self.all_exponents + m * (k // BLOCK)
 
     def end_of_factors(self, k: Int) -> Int:
-        """Returns where the factors of tokens end, a float32 for each stage."""
-        return self.bases + self.all_bases + 4 * self.weight_bases * ceildiv(k, ROW_BYTES)
-
-
-def marks_at(n: Int, k: Int) -> Int:
-    """Returns where the marks of tiles lie, behind rows of weights as numbers."""
-    # Whole tiles of weights are written.
-    return rows_bytes(align_up(n, TILE_ROWS), NUMBER_BYTES * k, 1)
-
-
-def workspace_of_numbers(n: Int, k: Int) -> Workspace:
-    """Returns the workspace of weights as numbers, and of their marks."""
-    return Workspace(0, marks_at(n, k) + ceildiv(n, TILE_ROWS))
+        """Returns where the factors of A end, a float32 for each stage."""
+        var of_rows = 4 * self.b_exponents
+        return self.exponents + self.all_exponents + of_rows * ceildiv(k, ROW_BYTES)
 
 
 def scales_at(m: Int, k: Int) -> Int:
@@ -123,15 +113,14 @@ def workspace_of_mapped(m: Int, k: Int) -> Workspace:
     return Workspace(0, scales_at(m, k) + 4 * m * ceildiv(k, ROW_BYTES))
 
 
-def workspace_of_aligned(m: Int, n: Int, k: Int, tokens: Int, has_weights: Bool) -> Workspace:
-    """Returns the workspace for MXFP8 activations, in tiles of so many rows."""
-    var places = BytePlaces.of(m, n, k, tokens, has_weights=has_weights)
-    return Workspace(0, places.end_of_factors(k))
-
-
-def workspace_of_fp8(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
-    """Returns the workspace of a plan of `fp8`."""
-    var places = BytePlaces.of(m, n, k, plan.tokens, has_weights=plan.kernel == Kernel.SS_E5M2)
+def workspace_of_prepared(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
+    """Returns the workspace of a plan whose operands are prepared; partial sums come last."""
+    if plan.kernel == Kernel.SS_BF16:
+        var places = PreparedPlaces.of(0, n, NUMBER_BYTES * k, 1, has_weights=True)
+        return Workspace(0, places.exponents + ceildiv(n, TILE_ROWS))
+    var places = PreparedPlaces.of(m, n, k, plan.tokens, has_weights=plan.kernel.is_prepared)
+    if plan.kernel.operand == OperandType.E4M3:
+        return Workspace(0, places.end_of_factors(k))
     var end = places.end_of_blocks(m, k)
     if plan.is_stream_k():
         var tiles = plan.tiles(m, n).num_tiles()
@@ -152,7 +141,7 @@ def is_shared(m: Int, n: Int, k: Int, plan: Plan) -> Bool:
 
 def workspace_of_many(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
     """Returns the workspace of a plan of `many`: expanded activations, then parts of tiles."""
-    var size = align_up(expanded_bytes(m, k), PADDED)
+    var size = align_up(bf16_bytes(m, k), PADDED)
     if is_shared(m, n, k, plan):
         size += meetings_bytes(plan.tokens, plan.tiles(m, n).num_tiles())
     return Workspace(0, size)
@@ -162,25 +151,29 @@ def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
     """Returns the workspace that a plan for MXFP4 weights wants."""
     if plan.kernel == Kernel.STREAM:
         return Workspace(0, 0)
-    if plan.kernel.operand == OperandType.E5M2:
-        return workspace_of_fp8(m, n, k, plan)
-    if plan.kernel == Kernel.SS_BF16:
-        return workspace_of_numbers(n, k)
+    if plan.kernel.operand == OperandType.E5M2 or plan.kernel == Kernel.SS_BF16:
+        return workspace_of_prepared(m, n, k, plan)
     if plan.is_middle():
-        return Workspace(0, expanded_bytes(m, k))
+        return Workspace(0, bf16_bytes(m, k))
     return workspace_of_many(m, n, k, plan)
 
 
-# Rows on their way to a workspace: a group has some, a power of two of its threads each.
+# Operand preparation: a CTA has some rows, a power of two of its threads each.
 
 comptime LOG_PREPARE_THREADS = 8
-"""Threads of a group that makes rows ready, as an exponent."""
+"""Threads of a CTA that makes rows ready, as an exponent."""
 comptime PREPARE_THREADS = 1 << LOG_PREPARE_THREADS
 """The threads themselves."""
 comptime PREPARE_WARPS = PREPARE_THREADS // 32
-"""Warps of a group."""
-comptime RESIDENT_GROUPS = 4
-"""Groups of a multiprocessor at once."""
+"""Warps of a CTA."""
+comptime RESIDENT_CTAS = 4
+"""CTAs of a multiprocessor at once."""
+comptime MAX_TILE_CTAS = 32
+"""The most CTAs that share a tile of rows of B, as bfloat16."""
+comptime THREAD_CHUNKS = 2
+"""Chunks of a thread as bfloat16, both on the way at once."""
+comptime CTA_CHUNKS = THREAD_CHUNKS * PREPARE_THREADS
+"""Chunks of a CTA as bfloat16."""
 comptime LANE_CHUNKS = 4
 """Chunks of a lane that are on the way at once."""
 comptime MANY_CHUNKS = 8
@@ -191,8 +184,14 @@ comptime MAX_K = MAX_CHUNKS * PREPARE_THREADS * CHUNK
 """The longest row that becomes bytes."""
 
 
+@always_inline
+def flags_of_row(k: UInt32) -> UInt32:
+    """Returns the fallback flags of a row of A as bfloat16: one of each CTA that has a part."""
+    return (num_steps_of(k) * UInt32(PARTS) + UInt32(CTA_CHUNKS - 1)) // UInt32(CTA_CHUNKS)
+
+
 def log_lanes_of(num_rows: Int, k: Int, most_chunks: Int = LANE_CHUNKS) -> Int:
-    """Returns the lanes of a row of k elements, from those of a warp to those of a group.
+    """Returns the lanes of a row of k elements, from those of a warp to those of a CTA.
 
     As an exponent. Of many rows, lanes may have so many chunks each.
     """
@@ -202,13 +201,19 @@ def log_lanes_of(num_rows: Int, k: Int, most_chunks: Int = LANE_CHUNKS) -> Int:
         lanes *= 2
     while (
         lanes > 32
-        and num_rows * lanes > MULTIPROCESSORS * RESIDENT_GROUPS * PREPARE_THREADS
+        and num_rows * lanes > MULTIPROCESSORS * RESIDENT_CTAS * PREPARE_THREADS
         and row_chunks <= most_chunks * (lanes // 2)
     ):
         lanes //= 2
     return log2_floor(lanes)
 
 
-def groups_of_rows(num_rows: Int, log_lanes: Int) -> Int:
-    """Returns the groups of all rows."""
+def ctas_of_rows(num_rows: Int, log_lanes: Int) -> Int:
+    """Returns the CTAs of all rows."""
     return ceildiv(num_rows << log_lanes, PREPARE_THREADS)
+
+
+def ctas_of_tile(n: Int, most: Int) -> Int:
+    """Returns the CTAs that share a tile of rows of B: enough for the device, at most so many."""
+    var wanted = ceildiv(RESIDENT_CTAS * MULTIPROCESSORS, ceildiv(n, TILE_ROWS))
+    return max(min(wanted, most), 1)

@@ -29,7 +29,7 @@ from ...simt.arguments import Activations, Result, Weights
 from ..dense.share import Share
 from ..direct.meeting import Meetings
 from ..host.gemm import grid_of_many
-from ..host.workspace import PADDED, expanded_bytes, is_shared, workspace_of_many
+from ..host.workspace import PADDED, bf16_bytes, is_shared, workspace_of_many
 from ..instructions.shared_memory import arrive, load_word, shared_base, store_word, wait_phase
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import (
@@ -42,7 +42,7 @@ from ..instructions.wgmma import (
 from ..layout import BLOCK
 from ..plan import Plan
 from ..shapes import CONSUMER_WARPS, EVEN_TOKENS, GROUPS, STEP_BLOCKS, THREADS, num_steps_of
-from ..staged.activations import StagedTokens, expand
+from ..prepare.bf16 import BF16Stages, prepare_bf16
 from ..staged.exact import Exact, Marks
 from ..staged.stages import (
     Pipeline,
@@ -66,10 +66,10 @@ comptime FILLER_REGISTERS = 40
 )
 def matmul_many[
     tokens: Int, even: Bool
-](staged: StagedTokens, a: Activations, w: Weights, result: Result, meetings: Meetings[tokens]):
+](staged: BF16Stages, a: Activations, w: Weights, result: Result, meetings: Meetings[tokens]):
     """Computes tiles of 128 columns of C for so many rows.
 
-    `staged` is what `expand_tokens` made of `a`, which is read again for the rows that are
+    `staged` is what `prepare_bf16` made of `a`, which is read again for the rows that are
     marked: those that bfloat16 cannot hold. Even shares have parts of tiles, of which groups meet.
     """
     # Kept, or the compiler finds out anew in every step where shared memory is.
@@ -208,8 +208,8 @@ def _launch[tokens: Int, even: Bool](problem: Problem, plan: Plan, mut queue: So
     var m, n, k = problem.m, problem.n, problem.k
     var workspace = queue.workspace(workspace_of_many(m, n, k, plan))
     var tiles = plan.tiles(m, n).num_tiles() if even else 0
-    var meetings_at = workspace + align_up(expanded_bytes(m, k), PADDED)
-    var staged = expand(problem, tokens, workspace, meetings_at, GROUPS * tiles, queue)
+    var meetings_at = workspace + align_up(bf16_bytes(m, k), PADDED)
+    var staged = prepare_bf16(problem, tokens, workspace, meetings_at, GROUPS * tiles, queue)
     queue.launch[matmul_many[tokens, even]](
         grid_of_many(m, n, k, plan),
         staged,

@@ -34,7 +34,7 @@ from ..shapes import (
     STEP_BLOCKS,
     num_steps_of,
 )
-from ..staged.activations import StagedTokens, expand
+from ..prepare.bf16 import BF16Stages, prepare_bf16
 from ..staged.exact import Exact, Marks
 from ..staged.stages import (
     Pipeline,
@@ -59,10 +59,10 @@ comptime FILLER_REGISTERS = 32
 )
 def matmul_middle[
     TOKENS: Int
-](staged: StagedTokens, a: Activations, w: Weights, result: Result, ranks: UInt32):
+](staged: BF16Stages, a: Activations, w: Weights, result: Result, ranks: UInt32):
     """Computes a tile of C of `TOKENS` rows with its cluster.
 
-    `staged` is what `expand_tokens` made of `a`, which is read again for the rows that are
+    `staged` is what `prepare_bf16` made of `a`, which is read again for the rows that are
     marked: those that bfloat16 cannot hold.
     """
     # Who am I: a tile of C, and a share of K.
@@ -161,7 +161,7 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Expands the activations, and multiplies as planned."""
     comptime for tokens in [64, 128]:
         if plan.tokens == tokens:
-            var staged = expand(problem, tokens, queue)
+            var staged = prepare_bf16(problem, tokens, queue)
             return queue.launch[matmul_middle[tokens]](
                 grid_of_middle(problem.m, problem.n, plan),
                 staged,

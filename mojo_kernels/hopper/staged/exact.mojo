@@ -5,9 +5,10 @@ from max.gpu.sync import syncwarp
 
 from ...simt.arguments import Activations, Result, Weights
 from ..exact import compute_exactly
+from ..host.workspace import flags_of_row
 from ..instructions.warp import lane_here
-from ..shapes import WARP_ROWS, marks_of_row
-from .activations import StagedTokens
+from ..shapes import WARP_ROWS
+from ..prepare.bf16 import BF16Stages
 
 
 @fieldwise_init
@@ -22,16 +23,16 @@ struct Marks[num_tokens: Int](TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def read(staged: StagedTokens, a: Activations, rows: UInt32, first_token: UInt32) -> Self:
+    def read(staged: BF16Stages, a: Activations, rows: UInt32, first_token: UInt32) -> Self:
         """Reads the marks of a tile; a warp calls it. Kept numbers have none."""
         var found = Self(0)
         if a.is_kept():
             return found
-        var row_marks = staged.row_marks(UInt32(a.k))
+        var row_marks = staged.row_flags(UInt32(a.k))
         var lane = lane_here()
         # All loads are on the way at once; rows past the end repeat the last one.
         var loaded = SIMD[DType.uint8, Self.WORDS](0)
-        for mark in range(Int(marks_of_row(UInt32(a.k)))):
+        for mark in range(Int(flags_of_row(UInt32(a.k)))):
             comptime for i in range(Self.WORDS):
                 var row = min(first_token + UInt32(32 * i) + lane, rows - 1)
                 loaded[i] |= row_marks[Int(row), mark]

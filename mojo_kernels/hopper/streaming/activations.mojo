@@ -15,7 +15,7 @@ from max.gpu import thread_idx
 
 from ...simt.arguments import Activations
 from ...simt.host import BFLOAT16
-from ..experts.rows import load_chunk
+from ..prepare.bf16 import load_chunk
 from ..instructions.packed import Pairs, WORD_PAIRS
 from ..instructions.shared_memory import TileAddresses, load_word, store_quad, store_word
 from ..instructions.warp import keep_branch

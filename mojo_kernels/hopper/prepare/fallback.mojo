@@ -1,13 +1,13 @@
-"""Rows whose blocks' scales are too far apart for one base: their elements of C, block by block.
+"""The fallback of E5M2: elements of C whose row of A or of B shares no exponent, block by block.
 
-A warp computes eight rows of tokens by sixteen columns. Two instructions of tensor cores add up a
-block, exactly: its bytes, each half of a float16 number, are numbers of one power of two. The sums
-times both blocks' factors are added up in float64, where no scale overflows or vanishes.
+A warp computes eight rows of A by sixteen columns. Two instructions of tensor cores add up a block,
+exactly: its bytes, each half of a float16 number, are numbers of one power of two. The sums times
+both blocks' factors are added up in float64, where no scale overflows or vanishes.
 
-    lane              weight rows                token of its operand    tokens of its sums
-    4 r + p           r, r + 8                   r                       2 p, 2 p + 1
+    lane       rows of B      row of A of its operand    rows of A of its sums
+    4 r + p    r, r + 8       r                          2 p, 2 p + 1
 
-Tokens are read as they were prepared: by rows that have a base, and by blocks where they have none.
+A is read as it was prepared: by rows that share an exponent, by blocks where they have their own.
 """
 
 from layout import Coord
@@ -24,32 +24,33 @@ from ..instructions.packed import pick_bytes
 from ..instructions.warp import any_lane, lane_here
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
 from ..shapes import BYTE_STEP_BLOCKS as STEP_BLOCKS, OCTET
-from ..staged.weights import ROWS
-from .codes import ByteTable, FACTOR_AT_BASE, NO_BASE
-from .places import Bases, place_of_chunk
+from .codes import E5M2Table, EXPONENT_OF_ONE, NO_EXPONENT
+from .exponents import SharedExponents
+from .stores import Order
 
 comptime PARTS = 2
 """Parts of a block in a stage: a lane has a word of each."""
+comptime ROWS = 2
+"""Rows of B of a lane, and rows of A of its sums."""
 comptime SUMS = 4
-"""Sums of a lane: of two rows of weights, two tokens each."""
+"""Sums of a lane."""
 
 
 @no_inline
-def store_spread[
-    decodes: Int
+def store_fallback[
+    order: Order
 ](
     left: StagedRows,
-    bases: Bases,
+    exponents: SharedExponents,
     k: UInt32,
     w: Weights,
     result: Result,
     tokens: TokenOctet,
     first_column: UInt32,
 ):
-    """Stores the elements of some rows and sixteen columns whose token or weight has no base.
+    """Stores those of some rows and sixteen columns; a warp calls it.
 
-    `left` and `bases` are as `prepare_rows` leaves them, for codes of so many bits that are decoded as
-    they go. A warp calls it.
+    `left` and `exponents` are as `prepare` leaves them.
     """
     if first_column >= result.columns:
         return
@@ -58,15 +59,15 @@ def store_spread[
     var weight_misses = SIMD[DType.bool, ROWS](fill=False)
     comptime for i in range(ROWS):
         var row = min(tokens.row(2 * k_lane + UInt32(i)), tokens.end - 1)
-        token_misses[i] = bases.of_tokens()[Int(row)] == NO_BASE
+        token_misses[i] = exponents.of_a()[Int(row)] == NO_EXPONENT
         var column = min(first_column + row_lane + UInt32(OCTET * i), result.columns - 1)
-        weight_misses[i] = bases.of_weights()[Int(column)] == NO_BASE
+        weight_misses[i] = exponents.of_b()[Int(column)] == NO_EXPONENT
     if not any_lane(token_misses.reduce_or() or weight_misses.reduce_or()):
         return
 
     var num_blocks = k // UInt32(BLOCK)
     var token = min(tokens.row(row_lane), tokens.end - 1)
-    var token_base = bases.of_tokens()[Int(token)].cast[DType.uint32]()
+    var token_exponent = exponents.of_a()[Int(token)].cast[DType.uint32]()
     # A lane's two rows in the tile of 32, of which it has four.
     var tile, in_tile = divmod(first_column, UInt32(TILE_ROWS))
     var first_row = in_tile // UInt32(ROW_LANES)
@@ -80,7 +81,7 @@ def store_spread[
         var words = Array[SIMD[DType.uint32, ROWS], STEP_BLOCKS](uninitialized=True)
         var token_bytes = Array[SIMD[DType.uint32, PARTS], STEP_BLOCKS](uninitialized=True)
         var row_scales = SIMD[DType.uint32, STEP_BLOCKS]()
-        var token_bases = SIMD[DType.uint32, STEP_BLOCKS](token_base)
+        var block_exponents = SIMD[DType.uint32, STEP_BLOCKS](token_exponent)
         comptime for i in range(STEP_BLOCKS):
             # The last block stands in for those past the end, where tokens are zeros.
             var block = Int(min(step * UInt32(STEP_BLOCKS) + UInt32(i), num_blocks - 1))
@@ -88,20 +89,20 @@ def store_spread[
                 width=ROWS, alignment=4 * ROWS
             ](Coord(0))
             row_scales[i] = scales[unsafe_offset=block * ROW_LANES] >> (8 * first_row)
-            var first_part, word = place_of_chunk[decodes](UInt32(i), k_lane)
+            var first_part, word = order.place_of(UInt32(i), k_lane)
             comptime for part in range(PARTS):
                 var at = left.part(token, step, first_part + UInt32(part)).unsafe_bitcast[UInt32]()
                 token_bytes[i][part] = at[unsafe_offset=Int(word)]
-            if token_base == NO_BASE.cast[DType.uint32]():
-                token_bases[i] = bases.of_blocks(k)[Int(token), block].cast[DType.uint32]()
+            if token_exponent == NO_EXPONENT.cast[DType.uint32]():
+                block_exponents[i] = exponents.of_blocks(k)[Int(token), block].cast[DType.uint32]()
         comptime for i in range(STEP_BLOCKS):
             var of_block = sums_of_block(words[i], token_bytes[i])
             var of_rows = SIMD[DType.float64, ROWS]()
             var of_tokens = SIMD[DType.float64, ROWS]()
             comptime for j in range(ROWS):
-                of_rows[j] = factor_of_base((row_scales[i] >> UInt32(8 * j)) & 0xFF)
+                of_rows[j] = factor_under((row_scales[i] >> UInt32(8 * j)) & 0xFF)
                 var lane = UInt32(K_LANES) * (2 * k_lane + UInt32(j))
-                of_tokens[j] = factor_of_base(shuffle_idx(token_bases[i], lane))
+                of_tokens[j] = factor_under(shuffle_idx(block_exponents[i], lane))
             comptime for at in range(SUMS):
                 var factor = of_rows[at // ROWS] * of_tokens[at % ROWS]
                 sums[at] += of_block[at].cast[DType.float64]() * factor
@@ -124,10 +125,10 @@ def sums_of_block(
     weights: SIMD[DType.uint32, ROWS], token: SIMD[DType.uint32, PARTS]
 ) -> SIMD[DType.float32, SUMS]:
     """Returns a lane's sums over a block: of codes of two rows of weights, of bytes of a token."""
-    comptime ANY = UInt32(FACTOR_AT_BASE)
-    # Each block has its own base: its scale.
-    var first = ByteTable.of_base(ANY).bytes(weights[0], ANY)
-    var second = ByteTable.of_base(ANY).bytes(weights[1], ANY)
+    comptime ANY = UInt32(EXPONENT_OF_ONE)
+    # Each block has its own exponent: its scale.
+    var first = E5M2Table.under(ANY).bytes(weights[0], ANY)
+    var second = E5M2Table.under(ANY).bytes(weights[1], ANY)
     var sums = SIMD[DType.float32, SUMS](0)
     comptime for part in range(PARTS):
         var upper, lower = halves_of(first[part]), halves_of(second[part])
@@ -144,11 +145,11 @@ def halves_of(bytes: UInt32) -> SIMD[DType.uint32, 2]:
 
 
 @always_inline
-def factor_of_base(base: UInt32) -> Float64:
-    """Returns the power of two that numbers with a base are to be multiplied by, NaN for NaN."""
+def factor_under(exponent: UInt32) -> Float64:
+    """Returns the power of two that numbers under an exponent have as factor, NaN for NaN."""
     comptime F64_BIAS = 1023
     comptime UPPER_MANTISSA_BITS = 20
     comptime NAN = UInt32(0x7FF80000)
-    var upper = (base + UInt32(F64_BIAS - FACTOR_AT_BASE)) << UInt32(UPPER_MANTISSA_BITS)
-    upper = NAN if base == UInt32(E8M0_NAN) else upper
+    var upper = (exponent + UInt32(F64_BIAS - EXPONENT_OF_ONE)) << UInt32(UPPER_MANTISSA_BITS)
+    upper = NAN if exponent == UInt32(E8M0_NAN) else upper
     return bitcast[DType.float64, 1](SIMD[DType.uint32, 2](0, upper))[0]

@@ -1,7 +1,11 @@
-"""The base of every weight row: its largest scale, if all blocks can be numbers under it.
+"""Shared exponents: of rows of A, and of the rows of B, which are found here.
 
-A group, or a warp, has a tile of 32 rows. Whether a row has a base follows from its scales alone, but
-where a block's is too small: if its codes are zeros, it fits nevertheless.
+    a byte for each row of A, then for each row of B, both padded; `NO_EXPONENT` flags the fallback
+    a byte for each block of each row of A, read where the row has none
+
+That of a row of B is its largest scale, if all blocks can be numbers under it. A CTA, or a warp,
+has a tile of 32 rows. Scales alone tell, but where a block's is too small: if its codes are zeros,
+it fits nevertheless.
 """
 
 from max.gpu import thread_idx
@@ -10,41 +14,88 @@ from max.gpu.primitives.warp import shuffle_idx, shuffle_xor
 from max.gpu.sync import barrier
 from std.bit import log2_floor
 
+from ...launch.queue import DevicePointer, device_pointer
 from ...layouts import GRANULE_BYTES
-from ...operands import Matrix
+from ...operands import Flat, Matrix
 from ...simt.arguments import Weights
-from ...simt.views import rows_of
-from ..host.workspace import PREPARE_THREADS as THREADS, PREPARE_WARPS as WARPS
+from ...simt.views import flat_of, rows_of
+from ..host.workspace import PreparedPlaces, PREPARE_THREADS as THREADS, PREPARE_WARPS as WARPS
 from ..instructions.packed import LOW_BYTES, packed_max, packed_min
 from ..instructions.shared_memory import any_thread, load_quad, load_word, shared_base
 from ..instructions.shared_memory import store_quad, store_word
 from ..instructions.warp import any_lane, keep_branch, lane_here
 from ..layout import BLOCK, K_LANES, ROW_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
-from .codes import EMPTY_BASE, NO_BASE, fits, is_base, scale_at
-from .places import Bases
+from .codes import NO_EXPONENT, ZEROS_EXPONENT, fits, is_shareable, scale_at
 
 comptime ENDS_BYTES = 16
 """Bytes of the largest and smallest scales of a lane's four rows."""
 comptime SHARED_BYTES = ENDS_BYTES * ROW_LANES * WARPS
-"""Shared memory of a group: those of each warp."""
+"""Shared memory of a CTA: those of each warp."""
 comptime SCALES_BATCH = 4
-"""Words of scales of a thread that are on the way at once, of a group's."""
+"""Words of scales of a thread that are on the way at once, of a CTA's."""
+comptime Ends = SIMD[DType.uint32, 4]
+"""The largest scales of four rows, then the smallest: rows 0 and 2 are halves of a register."""
 comptime WARP_BATCH = 8
 """The same where a warp has a tile."""
 
 
+@fieldwise_init
+struct SharedExponents(TrivialRegisterPassable):
+    """Those of both sides."""
+
+    var first: DevicePointer[DType.uint8]
+    """That of the first row of A."""
+    var b_at: UInt32
+    """Where those of B begin."""
+    var behind: DevicePointer[DType.uint8]
+    """Of E5M2, those of blocks of A; of E4M3, the factors of A: [stage][row]."""
+
+    @staticmethod
+    def at(places: PreparedPlaces, address: Int) -> Self:
+        """Returns those of a product in a workspace."""
+        var first = address + places.exponents
+        return Self(
+            device_pointer[DType.uint8](first),
+            UInt32(places.b_exponents),
+            device_pointer[DType.uint8](first + places.all_exponents),
+        )
+
+    @always_inline
+    def of_a(self) -> Flat[DType.uint8]:
+        """Views those of the rows of A."""
+        return flat_of(self.first)
+
+    @always_inline
+    def of_b(self) -> Flat[DType.uint8]:
+        """Views those of the rows of B."""
+        return flat_of(self.first.unsafe_offset(Int(self.b_at)))
+
+    @always_inline
+    def factor_at(self, row: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
+        """Returns where the factor of a row of A is in a stage, as E4M3."""
+        var factors = self.behind.unsafe_bitcast[Float32]()
+        return factors.unsafe_offset(Int(step) * Int(self.b_at) + Int(row))
+
+    @always_inline
+    def of_blocks(self, k: UInt32) -> Matrix[DType.uint8]:
+        """Views those of the blocks of rows of A."""
+        return rows_of(self.behind, Int(k // UInt32(BLOCK)))
+
+
 @always_inline
-def find_bases[bits: Int](w: Weights, bases: Bases, tile: UInt32, k: UInt32) -> UInt32:
-    """Writes the bases of a tile of weight rows; a thread looks at words of four rows' scales.
+def find_exponents[
+    bits: Int
+](w: Weights, exponents: SharedExponents, tile: UInt32, k: UInt32) -> UInt32:
+    """Writes those of a tile of B; a thread looks at words of four rows' scales.
 
     Nothing is written before other kernels have ended, which may read what was there. Returns the
-    largest scales of a lane's rows, a byte each, as operands that put stages want them.
+    largest scales of a lane's rows, a byte each.
     """
     var base = shared_base()
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
     var num_words = k // UInt32(BLOCK) * UInt32(ROW_LANES)
     var scales = rows_of(w.scales.unsafe_bitcast[UInt32](), Int(num_words))
-    var ends = ends_of[THREADS, SCALES_BATCH](scales, tile, num_words, UInt32(thread_idx.x))
+    var ends = _ends_of[THREADS, SCALES_BATCH](scales, tile, num_words, UInt32(thread_idx.x))
     if lane < UInt32(ROW_LANES):
         store_quad(base + UInt32(ENDS_BYTES) * (warp * UInt32(ROW_LANES) + lane), ends)
     barrier()
@@ -52,53 +103,50 @@ def find_bases[bits: Int](w: Weights, bases: Bases, tile: UInt32, k: UInt32) -> 
     ends = load_quad(base + UInt32(ENDS_BYTES) * row_lane)
     comptime for other in range(1, WARPS):
         var at = UInt32(other * ROW_LANES) + row_lane
-        ends = joined_ends(ends, load_quad(base + UInt32(ENDS_BYTES) * at))
+        ends = _joined(ends, load_quad(base + UInt32(ENDS_BYTES) * at))
 
-    var word, may_miss = bases_of[bits](ends)
+    var word, may_miss = _exponents_of[bits](ends)
     var missing = UInt32(0)
-    # What stages are put together in is read until here.
+    # Shared memory is read until here, where stages are put together next.
     if any_thread[THREADS](may_miss):
         keep_branch()
-        missing = find_missing[bits](w, scales, tile, num_words, word)
+        missing = _find_missing[bits](w, scales, tile, num_words, word)
     wait_on_dependent_grids()
     if warp == 0:
-        store_bases(bases, tile * UInt32(TILE_ROWS), word, missing)
+        _store(exponents, tile * UInt32(TILE_ROWS), word, missing)
     return word
 
 
 @always_inline
-def find_bases_of_warp[
+def find_exponents_of_warp[
     bits: Int
-](w: Weights, bases: Bases, first_row: UInt32, tile: UInt32, k: UInt32):
-    """Writes the bases of a tile of weight rows, which begin at a row of all; a warp calls it."""
+](w: Weights, exponents: SharedExponents, first_row: UInt32, tile: UInt32, k: UInt32):
+    """Writes those of a tile of B, which begin at a row of all; a warp calls it."""
     var num_words = k // UInt32(BLOCK) * UInt32(ROW_LANES)
     var scales = rows_of(w.scales.unsafe_bitcast[UInt32](), Int(num_words))
-    var ends = ends_of[32, WARP_BATCH](scales, tile, num_words, lane_here())
+    var ends = _ends_of[32, WARP_BATCH](scales, tile, num_words, lane_here())
     # From lanes that have eight rows each to those that have a row each four times.
     comptime for i in range(4):
         ends[i] = shuffle_idx(ends[i], lane_here() // UInt32(K_LANES))
-    var word, may_miss = bases_of[bits](ends)
+    var word, may_miss = _exponents_of[bits](ends)
     var missing = UInt32(0)
     if any_lane(may_miss):
         keep_branch()
-        missing = missing_here[bits, 1](w, scales, tile, num_words, word, 0)
+        missing = _missing_here[bits, 1](w, scales, tile, num_words, word, 0)
         comptime for log_step in range(log2_floor(K_LANES)):
             missing |= shuffle_xor(missing, UInt32(1 << log_step))
-    store_bases(bases, first_row, word, missing)
+    _store(exponents, first_row, word, missing)
 
 
 @always_inline
-def ends_of[
+def _ends_of[
     threads: Int, batch: Int
-](scales: Matrix[DType.uint32], tile: UInt32, num_words: UInt32, thread: UInt32) -> SIMD[
-    DType.uint32, 4
-]:
-    """Returns the largest and smallest scales of four rows that a warp finds: those of its lane's
-    place among eight.
+](scales: Matrix[DType.uint32], tile: UInt32, num_words: UInt32, thread: UInt32) -> Ends:
+    """Returns what a warp finds of four rows, of the lane's place among eight.
 
-    So many threads look at a tile. Those of rows 0 and 2 are halves of a register, as of rows 1 and 3.
+    So many threads look at a tile.
     """
-    var ends = SIMD[DType.uint32, 4](0, 0, LOW_BYTES, LOW_BYTES)
+    var ends = Ends(0, 0, LOW_BYTES, LOW_BYTES)
     # The last words of the rows stand in for those past the end.
     var last = num_words - UInt32(ROW_LANES) + thread % UInt32(ROW_LANES)
     for first in range(thread, num_words, UInt32(batch * threads)):
@@ -107,18 +155,18 @@ def ends_of[
             words[i] = scales[Int(tile), Int(min(UInt32(first) + UInt32(i * threads), last))]
         comptime for i in range(batch):
             var even, odd = words[i] & LOW_BYTES, (words[i] >> 8) & LOW_BYTES
-            ends = joined_ends(ends, {even, odd, even, odd})
+            ends = _joined(ends, {even, odd, even, odd})
     comptime for log_step in range(log2_floor(ROW_LANES), log2_floor(32)):
-        var others = SIMD[DType.uint32, 4]()
+        var others = Ends()
         comptime for i in range(4):
             others[i] = shuffle_xor(ends[i], UInt32(1 << log_step))
-        ends = joined_ends(ends, others)
+        ends = _joined(ends, others)
     return ends
 
 
 @always_inline
-def bases_of[bits: Int](ends: SIMD[DType.uint32, 4]) -> Tuple[UInt32, Bool]:
-    """Returns the largest scales of four rows, a byte each, and whether one may be no base."""
+def _exponents_of[bits: Int](ends: Ends) -> Tuple[UInt32, Bool]:
+    """Returns the largest scales of four rows, a byte each, and whether one may be none."""
     var word = UInt32(0)
     var may_miss = False
     comptime for row in range(ROWS_PER_LANE):
@@ -126,29 +174,26 @@ def bases_of[bits: Int](ends: SIMD[DType.uint32, 4]) -> Tuple[UInt32, Bool]:
         var largest = (ends[odd] >> UInt32(16 * half)) & 0xFF
         var smallest = (ends[2 + odd] >> UInt32(16 * half)) & 0xFF
         if largest == 0:
-            largest = EMPTY_BASE
-        may_miss |= not (is_base(largest) and fits[bits](UInt32.MAX, smallest, largest))
+            largest = ZEROS_EXPONENT
+        may_miss |= not (is_shareable(largest) and fits[bits](UInt32.MAX, smallest, largest))
         word |= largest << UInt32(8 * row)
     return (word, may_miss)
 
 
 @always_inline
-def store_bases(bases: Bases, first_row: UInt32, word: UInt32, missing: UInt32):
+def _store(exponents: SharedExponents, first_row: UInt32, word: UInt32, missing: UInt32):
     """Stores those of a tile, which begin at a row; a warp calls it."""
     var row_lane, k_lane = divmod(lane_here(), UInt32(K_LANES))
     if k_lane == 0:
         comptime for row in range(ROWS_PER_LANE):
             var found = scale_at(word, UInt32(row)).cast[DType.uint8]()
             if missing & UInt32(1 << row) != 0:
-                found = NO_BASE
-            bases.of_weights()[Int(first_row + UInt32(row * ROW_LANES) + row_lane)] = found
+                found = NO_EXPONENT
+            exponents.of_b()[Int(first_row + UInt32(row * ROW_LANES) + row_lane)] = found
 
 
 @always_inline
-def joined_ends(
-    ends: SIMD[DType.uint32, 4], others: SIMD[DType.uint32, 4]
-) -> SIMD[DType.uint32, 4]:
-    """Returns the larger halves of the first two registers, the smaller ones of the others."""
+def _joined(ends: Ends, others: Ends) -> Ends:
     return {
         packed_max(ends[0], others[0]),
         packed_max(ends[1], others[1]),
@@ -158,12 +203,12 @@ def joined_ends(
 
 
 @no_inline
-def find_missing[
+def _find_missing[
     bits: Int
 ](
     w: Weights, scales: Matrix[DType.uint32], tile: UInt32, num_words: UInt32, largest: UInt32
 ) -> UInt32:
-    """Returns a bit for each of a lane's four rows: set if it has no base.
+    """Returns a bit for each of a lane's four rows: set if it shares no exponent.
 
     That is so where a small scale comes with codes that are not all zero, which is rare. `largest`
     are the largest scales of the rows, a byte each. All threads call it.
@@ -174,7 +219,7 @@ def find_missing[
     if thread_idx.x < TILE_ROWS:
         store_word(base + 4 * UInt32(thread_idx.x), 0)
     barrier()
-    var here = missing_here[bits, WARPS](
+    var here = _missing_here[bits, WARPS](
         w, scales, tile, num_words, largest, UInt32(thread_idx.x) // 32
     )
     comptime for row in range(ROWS_PER_LANE):
@@ -190,7 +235,7 @@ def find_missing[
 
 
 @always_inline
-def missing_here[
+def _missing_here[
     bits: Int, num_warps: Int
 ](
     w: Weights,
@@ -210,19 +255,19 @@ def missing_here[
     var codes = rows_of(w.codes.unsafe_bitcast[UInt32](), TILE_BYTES // 4)
     var missing = UInt32(0)
     comptime for row in range(ROWS_PER_LANE):
-        if not is_base(scale_at(largest, UInt32(row))):
+        if not is_shareable(scale_at(largest, UInt32(row))):
             missing |= UInt32(1 << row)
     for block in range(first, num_blocks, UInt32(num_warps * K_LANES)):
         var found = scales[Int(tile), Int(block) * ROW_LANES + Int(row_lane)]
         comptime for row in range(ROWS_PER_LANE):
-            var scale, base = scale_at(found, UInt32(row)), scale_at(largest, UInt32(row))
-            if not fits[bits](UInt32.MAX, scale, base):
+            var scale, shared = scale_at(found, UInt32(row)), scale_at(largest, UInt32(row))
+            if not fits[bits](UInt32.MAX, scale, shared):
                 var of_tile = Int(tile * num_blocks + UInt32(block)) * BLOCK_GRANULES
                 var any_code = UInt32(0)
                 comptime for granule in range(BLOCK_GRANULES):
                     comptime for k_lane in range(K_LANES):
                         var at = row_lane * UInt32(K_LANES) + UInt32(k_lane)
                         any_code |= codes[of_tile + granule, Int(at) * ROWS_PER_LANE + row]
-                if not fits[bits](any_code, scale, base):
+                if not fits[bits](any_code, scale, shared):
                     missing |= UInt32(1 << row)
     return missing

@@ -1,0 +1,186 @@
+"""Products whose operands are prepared: preparation, then the main loop that a plan names.
+
+    activations           weights           on tensor cores          prepared
+    MXFP4                 MXFP4             E5M2 by E5M2             A; B for an SS main loop
+    MXFP8                 MXFP8, MXFP4      E4M3 by E4M3 or E5M2     A; B for an SS main loop
+    bfloat16, kept        MXFP4             bfloat16                 B
+    E4M3, float scales    the same          E4M3                     A, if it is floats
+
+MXFP4 and MXFP8 weights are preshuffled, and RS main loops have them become bytes in registers,
+again for each tile of C; float-scaled ones are plain. In the end sums meet the factors of both rows.
+"""
+
+from std.math import ceildiv
+
+from ...launch.queue import Queue, device_pointer
+from ...launch.tensor_map import MappedRows
+from ...numbers.formats import block_of
+from ...problem import LeftKind, Problem
+from ...simt.arguments import Activations, Result, Weights
+from ..direct.kernel import launch as launch_rs
+from ..direct.meeting import Meetings
+from ..host.gemm import (
+    MXFP4,
+    Scaling,
+    aligned_takes,
+    fp8_takes,
+    grid_of_aligned,
+    grid_of_fp8,
+    grid_of_mapped,
+    is_kept_bfloat16,
+    shareable,
+)
+from ..host.workspace import (
+    LANE_CHUNKS,
+    MANY_CHUNKS,
+    MAX_TILE_CTAS,
+    PREPARE_WARPS,
+    ctas_of_tile,
+    meetings_bytes,
+    scales_at,
+    workspace_of_mapped,
+    workspace_of_prepared,
+)
+from ..mapped.kernel import matmul_mapped
+from ..mapped.operands import FloatOperands, MappedOperands
+from ..mapped.scales import FloatScales
+from ..plan import Kernel, OperandType, Plan, takes_operands
+from ..shapes import DENSE_TOKENS, DIRECT_TOKENS, GROUPS, ROW_BYTES, columns_of
+from .e4m3 import FloatScaledRows
+from .kernel import TilesOfB, launch_prepare
+from .operands import PreparedRows
+from .source import SourceRows
+
+
+def launch_e5m2(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    """Launches MXFP4 by MXFP4; stages that are too many to be shared are not."""
+    if not fp8_takes(problem):
+        raise Error("plan: E5M2 is for MXFP4 activations, and for bfloat16 or float16 results")
+    var cut = shareable(problem.m, problem.n, problem.k, plan)
+    comptime for tokens in DIRECT_TOKENS:
+        if plan.tokens == tokens:
+            if plan.kernel != Kernel.SS_E5M2:
+                return _launch[OperandType.E5M2, 4, False, tokens](problem, cut, queue)
+            comptime if tokens in DENSE_TOKENS:
+                return _launch[OperandType.E5M2, 4, True, tokens](problem, cut, queue)
+    raise Error(String("plan: no tile of E5M2 has ", plan.tokens, " rows"))
+
+
+def launch_e4m3(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    """Launches MXFP8 by MXFP8 or MXFP4."""
+    if not aligned_takes(problem):
+        raise Error("plan: E4M3 is for MXFP8 activations, bfloat16 or float16 results")
+    comptime for tokens in DENSE_TOKENS:
+        comptime for bits in [4, 8]:
+            if plan.tokens == tokens and (problem.right.format == MXFP4) == (bits == 4):
+                if plan.kernel == Kernel.RS_E4M3:
+                    return _launch[OperandType.E4M3, bits, False, tokens](problem, plan, queue)
+                return _launch[OperandType.E4M3, bits, True, tokens](problem, plan, queue)
+    raise Error(String("plan: no tile of these formats has ", plan.tokens, " rows"))
+
+
+def launch_bf16(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    """Launches bfloat16 activations, which are read where they are, by MXFP4."""
+    if not (is_kept_bfloat16(problem) and takes_operands(problem)):
+        raise Error("plan: bfloat16 is for bfloat16 activations that are kept")
+    comptime for tokens in DENSE_TOKENS:
+        if plan.tokens == tokens:
+            return _launch[OperandType.BF16, 4, True, tokens](problem, plan, queue)
+    raise Error(String("plan: no tile of bfloat16 has ", plan.tokens, " rows"))
+
+
+def _launch[
+    operand: OperandType, bits: Int, in_workspace: Bool, tokens: Int
+](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    """Launches both kernels; B becomes codes of so many bits, or is in the workspace."""
+    comptime Rows = PreparedRows[operand, bits, in_workspace]
+    var m, n, k = problem.m, problem.n, problem.k
+    var space = workspace_of_prepared(m, n, k, plan)
+    var address = queue.workspace(space)
+    var rows = Rows.at(m, n, k, tokens, address)
+    var meetings, num_counters = Meetings[tokens].at(0, 0), 0
+    if plan.is_stream_k():
+        var tiles = plan.tiles(m, n).num_tiles()
+        var parts_at = address + space.num_bytes() - meetings_bytes(tokens, tiles)
+        meetings, num_counters = Meetings[tokens].at(tiles, parts_at), GROUPS * tiles
+    # Each has a stage of bytes for each warp.
+    var most_ctas = MAX_TILE_CTAS if Rows.IS_BF16 else k // (ROW_BYTES * PREPARE_WARPS)
+    launch_prepare(
+        Activations(problem),
+        TilesOfB.of(problem, ctas_of_tile(n, most_ctas) if in_workspace else 1),
+        rows,
+        SourceRows[False].of(m, k, MANY_CHUNKS if Rows.IS_E5M2 else LANE_CHUNKS),
+        queue,
+        meetings.counters,
+        num_counters,
+    )
+    var cut = plan.within(Int(rows.num_steps()))
+    comptime if in_workspace:
+        var left, right = rows.left.mapped(m, tokens), rows.right.mapped(n, columns_of(tokens))
+        comptime if Rows.IS_BF16:
+            var row_bytes, stride = Rows.NUMBER_BYTES * k, problem.left.row_stride
+            left = MappedRows(problem.left.values, m, row_bytes, Rows.NUMBER_BYTES * stride, tokens)
+        launch_ss[tokens](problem, rows, left, right, cut, queue)
+    elif Rows.IS_E5M2:
+        var grid = grid_of_fp8(m, n, k, cut)
+        if plan.is_stream_k():
+            return launch_rs[Rows, tokens, even=True](rows, grid, problem, 1, queue, meetings)
+        launch_rs[Rows, tokens](rows, grid, problem, cut.ranks, queue)
+    else:
+        var grid = grid_of_aligned(m, n, bits, cut)
+        launch_rs[Rows, tokens](rows, grid, problem, cut.ranks, queue)
+
+
+def launch_float_scaled(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    """Launches E4M3 under float scales, both sides plain; floats are encoded before."""
+    var scaling = Scaling.of(problem.left.format, problem.right.format, problem.k)
+    comptime for known in [Scaling.ROWS, Scaling.TILES, Scaling.COLUMNS]:
+        comptime for tokens in DENSE_TOKENS:
+            if scaling == known and plan.tokens == tokens:
+                return _launch_float_scaled[known, tokens](problem, plan, queue)
+    raise Error(String("plan: no tile has ", plan.tokens, " rows"))
+
+
+def _launch_float_scaled[
+    scaling: Scaling, tokens: Int
+](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    var m, n, k = problem.m, problem.n, problem.k
+    var codes, scales = problem.left.values, problem.left.scales
+    if problem.left.kind == LeftKind.QUANTIZED:
+        codes = queue.workspace(workspace_of_mapped(m, k))
+        scales = codes + scales_at(m, k)
+        var to = FloatScaledRows(
+            device_pointer[DType.uint32](codes), device_pointer[DType.float32](scales)
+        )
+        var rows = SourceRows[False].of(m, k, LANE_CHUNKS)
+        launch_prepare(Activations(problem), TilesOfB.none(), to, rows, queue)
+    var operands = FloatOperands[scaling](
+        FloatScales.at(scales, m, block_of(problem.left.format), k),
+        FloatScales.at(problem.right.scales, n, block_of(problem.right.format), k),
+    )
+    var left = MappedRows(codes, m, k, k, tokens)
+    var right = MappedRows(problem.right.codes, n, k, k, columns_of(tokens))
+    launch_ss[tokens](problem, operands, left, right, plan.within(ceildiv(k, ROW_BYTES)), queue)
+
+
+def launch_ss[
+    Operands: MappedOperands, //, tokens: Int
+](
+    problem: Problem,
+    operands: Operands,
+    left: MappedRows,
+    right: MappedRows,
+    plan: Plan,
+    mut queue: Some[Queue],
+) raises:
+    """Launches the SS main loop for rows of both sides."""
+    queue.launch[matmul_mapped[Operands, tokens]](
+        grid_of_mapped(problem.m, problem.n, plan),
+        queue.tensor_map(left),
+        queue.tensor_map(right),
+        operands,
+        Activations(problem),
+        Weights(problem),
+        Result(problem),
+        UInt32(plan.ranks),
+    )

@@ -1,0 +1,404 @@
+"""Rows that are ready for tensor cores, as operands of the product.
+
+    operand    workspace
+    E5M2       rows of A as E5M2; rows of B as well, of an SS main loop; shared exponents of all
+               rows; those of blocks of A, where a row has none; partial sums of stream-K
+    E4M3       rows of A as E4M3; rows of B as well, MXFP8 as E4M3, MXFP4 as E5M2; fallback flags
+               of rows of A, shared exponents of rows of B; factors of A, float32: [stage][row]
+    bf16       rows of B as bfloat16; fallback flags of tiles of 32 rows of B. A is where it was
+
+An E5M2 row of A has one factor; of E4M3, each 128 elements, a stage, have one, infinity if they
+share no exponent. Elements of C whose row of A or B shares none, or is no bfloat16 number, are the
+fallback's: of E5M2 block by block, of the others in float64, from what the caller gave.
+"""
+
+from max.gpu import thread_idx
+from max.gpu.primitives.grid_controls import wait_on_dependent_grids
+from max.gpu.primitives.warp import vote
+from std.builtin.device_passable import DeviceTypeEncoder
+from std.memory import bitcast
+
+from ...launch.queue import DevicePointer, device_pointer
+from ...layouts import GRANULE_BYTES, PreshuffledCuda
+from ...numbers.floats import FLOAT_TYPES, float_code
+from ...simt.arguments import Activations, Result, Weights
+from ...simt.codec import decode_chunk, f32_of_scale, unpack
+from ...simt.views import flat_of, rows_of
+from ..dense.stages import StagedRows
+from ..direct.operands import BlockFacts, DirectOperands, Words
+from ..exact import TokenOctet, compute_marked
+from ..host.gemm import Scaling
+from ..host.workspace import PreparedPlaces, MANY_CHUNKS, MAX_CHUNKS, PREPARE_THREADS as THREADS
+from ..instructions.packed import BOTH_HALVES, multiply_pairs
+from ..instructions.shared_memory import any_thread, store_pair, store_quad, store_word
+from ..instructions.warp import keep_branch, lane_here
+from ..layout import BLOCK, K_LANES, OPERANDS, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
+from ..mapped.operands import MARK, MappedOperands
+from ..plan import OperandType
+from ..shapes import OCTET, ROW_BYTES, WARP_ROWS
+from .codes import (
+    E5M2Table,
+    NO_EXPONENT,
+    NO_FACTOR,
+    are_lost_in_bf16,
+    bf16_of_codes,
+    e5m2_factor,
+    is_safe_in_bf16,
+    pick_codes,
+    scale_at,
+    scaled_down,
+)
+from .e4m3 import encode_codes, encode_floats
+from .e5m2 import encode_row
+from .exponents import SHARED_BYTES as EXPONENTS_BYTES, SharedExponents, find_exponents
+from .fallback import store_fallback
+from .kernel import ANY_CHUNKS, PreparedOperands, TilesOfB
+from .source import LaneOfRow
+from .stores import Order
+from .weights import SHARED_BYTES as STAGES_BYTES, StageRows, StagedOperands, Unit, store_tile
+
+
+@fieldwise_init
+struct RowPair(TrivialRegisterPassable):
+    """Shared exponents of a lane's two rows of B, and which bytes of a word are their scales."""
+
+    var first: UInt32
+    var second: UInt32
+    var place: UInt32
+    """The place of the first one's scale byte; the second one's is next to it."""
+
+
+def _chunk_counts(operand: OperandType) -> List[Int]:
+    """Returns the chunks of a lane that the encoder is compiled for: enough of them."""
+    return [1, 2, 3, 4, 6, MANY_CHUNKS, MAX_CHUNKS] if operand == OperandType.E5M2 else [ANY_CHUNKS]
+
+
+@fieldwise_init
+struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
+    DirectOperands, MappedOperands, PreparedOperands, StagedOperands
+):
+    """Rows for tensor cores; codes of B have so many bits, and may be in the workspace."""
+
+    comptime device_type: AnyType = Self
+    comptime IS_E5M2 = Self.operand == OperandType.E5M2
+    comptime IS_E4M3 = Self.operand == OperandType.E4M3
+    comptime IS_BF16 = Self.operand == OperandType.BF16
+    comptime E4M3_TYPE: StaticString = "e4m3" if Self.bits == 8 else (
+        "e4m3.e5m2" if Self.in_workspace else "e5m2.e4m3"
+    )
+    comptime TYPE: StaticString = Self.E4M3_TYPE if Self.IS_E4M3 else (
+        "e5m2" if Self.IS_E5M2 else "bf16"
+    )
+    comptime SCALING = Scaling.NUMBERS if Self.IS_BF16 else (
+        Scaling.ROWS if Self.IS_E5M2 else Scaling.TILES
+    )
+    comptime SCALES_STAGES = Self.IS_E4M3
+    comptime HAS_A = not Self.IS_BF16
+    comptime HAS_B = True
+    comptime CLEARS_COUNTERS = Self.IS_E5M2
+    comptime CHUNK_COUNTS = _chunk_counts(Self.operand)
+    comptime SHARED_BYTES = STAGES_BYTES if Self.in_workspace else EXPONENTS_BYTES
+    comptime ORDER = Order(Self.bits) if not Self.in_workspace else (
+        Order.BLOCKS if Self.IS_E5M2 else Order.K
+    )
+    """The order of K of rows of A."""
+    comptime Rows = RowPair
+    comptime IN_WORKSPACE = Self.in_workspace
+    comptime CODE_BITS = Self.bits
+    comptime NUMBER_BYTES = 2 if Self.IS_BF16 else 1
+    comptime STAGE_CODES = ROW_BYTES // Self.NUMBER_BYTES
+    comptime GRANULES = 4 if Self.IS_E5M2 or Self.bits == 8 else 2
+    comptime BLOCKS = Self.GRANULES * GRANULE_BYTES * 8 // Self.bits // BLOCK
+    comptime PUT_BYTES = 16 if Self.IS_BF16 else (4 if Self.IS_E5M2 else 32 // Self.bits)
+
+    var left: StagedRows
+    """Rows of A, where they are in the workspace."""
+    var right: StagedRows
+    """Rows of B, likewise."""
+    var exponents: SharedExponents
+    """Shared ones; of A as E4M3, fallback flags alone, of bfloat16, those of tiles of B."""
+    var num_a_rows: UInt32
+    """Of those in the workspace."""
+    var num_b_rows: UInt32
+
+    @staticmethod
+    def at(m: Int, n: Int, k: Int, tokens: Int, address: Int) -> Self:
+        """Returns the rows of a product in a workspace, those of A in tiles of so many rows.
+
+        Where B is there too, both sides have tiles of a row: rows as they lie, for tensor maps.
+        """
+        var rows = m if Self.HAS_A else 0
+        var row_bytes = Self.NUMBER_BYTES * k
+        var places = PreparedPlaces.of(rows, n, row_bytes, tokens, has_weights=Self.in_workspace)
+        return Self(
+            StagedRows.at(address, row_bytes, rows, 1 if Self.in_workspace else tokens),
+            StagedRows.at(address + places.b_rows, row_bytes, n, 1),
+            SharedExponents.at(places, address),
+            UInt32(rows),
+            UInt32(n),
+        )
+
+    @always_inline
+    def encode[CHUNKS: Int, is_gathered: Bool](self, a: Activations, lane: LaneOfRow):
+        comptime if Self.IS_E5M2:
+            encode_row[CHUNKS, Self.ORDER](a, self.left, self.exponents, lane)
+        elif Self.IS_E4M3:
+            comptime if not is_gathered:
+                if a.is_encoded():
+                    return encode_codes[Self.ORDER](a, self.left, self.exponents, lane)
+            comptime for dtype in FLOAT_TYPES:
+                if a.dtype == Int32(float_code(dtype)):
+                    keep_branch()
+                    encode_floats[dtype, Self.ORDER](a, self.left, self.exponents, lane)
+
+    @always_inline
+    def prepare_tile(self, b: TilesOfB, k: UInt32, tile: UInt32, cta: UInt32):
+        store_tile(self, b.w, k, tile, cta, b.tile_ctas)
+
+    @always_inline
+    def tokens(self) -> StagedRows:
+        return self.left
+
+    @always_inline
+    def weights(self) -> StagedRows:
+        return self.right
+
+    @always_inline
+    def num_steps(self) -> UInt32:
+        return self.right.num_steps
+
+    @always_inline
+    def inspect(self, w: Weights, tile: UInt32, k: UInt32, cta: UInt32) -> UInt32:
+        comptime if not Self.IS_BF16:
+            return find_exponents[Self.bits](w, self.exponents, tile, k)
+        wait_on_dependent_grids()
+        if cta == 0:
+            var is_any = any_thread[THREADS](_loses_any(w, tile, k))
+            if thread_idx.x == 0:
+                self.exponents.of_b()[Int(tile)] = UInt8(1) if is_any else UInt8(0)
+        return 0
+
+    @always_inline
+    def put[part: Int](self, unit: Unit[Self.GRANULES, Self.BLOCKS], rows: StageRows):
+        comptime BLOCK_GRANULES = Self.GRANULES // Self.BLOCKS
+        comptime for i in range(ROWS_PER_LANE):
+            var exponent = UInt32(0)
+            comptime if not Self.IS_BF16:
+                exponent = scale_at(unit.rows, UInt32(i))
+            comptime for block in range(Self.BLOCKS):
+                comptime first = BLOCK_GRANULES * block
+                comptime at = Self.GRANULES * part + first
+                var scale = scale_at(unit.scales[block], UInt32(i))
+                comptime if Self.IS_BF16:
+                    var factor = bitcast[DType.uint32](f32_of_scale(scale)) >> 16
+                    var numbers = bf16_of_codes(unit.words[ROWS_PER_LANE * first + i])
+                    store_quad(rows.at[i, 4 * at](), multiply_pairs(numbers, factor * BOTH_HALVES))
+                elif Self.bits == 4:
+                    var word = unit.words[ROWS_PER_LANE * first + i]
+                    var bytes = E5M2Table.under(exponent).bytes(word, scale)
+                    comptime if Self.IS_E5M2:
+                        store_word(rows.at[i, 2 * at](), bytes[0])
+                        store_word(rows.at[i, 2 * at + 1](), bytes[1])
+                    else:
+                        store_pair(rows.at[i, 2 * at](), bytes)
+                else:
+                    var words = SIMD[DType.uint32, BLOCK_GRANULES]()
+                    comptime for granule in range(BLOCK_GRANULES):
+                        words[granule] = unit.words[ROWS_PER_LANE * (first + granule) + i]
+                    words = scaled_down(words, exponent - scale)
+                    comptime for granule in range(BLOCK_GRANULES):
+                        store_word(rows.at[i, at + granule](), words[granule])
+
+    @always_inline
+    def rows_at(self, first: UInt32, second: UInt32, place: UInt32) -> RowPair:
+        var exponents = self.exponents.of_b()
+        var of_first = exponents[Int(first)].cast[DType.uint32]()
+        return RowPair(of_first, exponents[Int(second)].cast[DType.uint32](), place)
+
+    @staticmethod
+    @always_inline
+    def block_of(rows: RowPair, scales: UInt32) -> BlockFacts:
+        var first, second = scale_at(scales, rows.place), scale_at(scales, rows.place + 1)
+        comptime if Self.bits == 4:
+            var upper = E5M2Table.under(rows.first).magnitudes(first)
+            return upper.join(E5M2Table.under(rows.second).magnitudes(second))
+        else:
+            return {rows.first - first, rows.second - second, 0, 0}
+
+    @staticmethod
+    @always_inline
+    def fragment(block: BlockFacts, words: Words[Self.bits]) -> SIMD[DType.uint32, 4]:
+        comptime if Self.bits == 4:
+            var upper = pick_codes(words[0], block[0], block[1])
+            var lower = pick_codes(words[1], block[2], block[3])
+            return {upper[0], lower[0], upper[1], lower[1]}
+        else:
+            var upper = scaled_down(SIMD[DType.uint32, 2](words[0], words[2]), block[0])
+            var lower = scaled_down(SIMD[DType.uint32, 2](words[1], words[3]), block[1])
+            return {upper[0], lower[0], upper[1], lower[1]}
+
+    @always_inline
+    def factors_of(self, token: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
+        comptime if Self.IS_E4M3:
+            return self.exponents.factor_at(token, step)
+        return device_pointer[DType.float32](0)
+
+    @staticmethod
+    @always_inline
+    def _factor_under(exponent: UInt8) -> Float32:
+        """Returns what sums of a row of B are multiplied by; of A as well, as E5M2."""
+        var scale = exponent.cast[DType.uint32]()
+        return e5m2_factor(scale) if Self.bits == 4 else f32_of_scale(scale)
+
+    @staticmethod
+    @always_inline
+    def _factor_or_mark(exponent: UInt8) -> Float32:
+        """Returns the same; it is positive, so that `MARK` is none."""
+        return MARK if exponent == NO_EXPONENT else Self._factor_under(exponent)
+
+    @always_inline
+    def of_weight(self, row: Int) -> Float32:
+        return self._factor_under(self.exponents.of_b()[row])
+
+    @always_inline
+    def of_token(self, row: Int) -> Float32:
+        comptime if Self.IS_E5M2:
+            return self._factor_under(self.exponents.of_a()[row])
+        return 1
+
+    @always_inline
+    def scale(self, sum: Float32, of_token: Float32, of_weight: Float32) -> Float32:
+        comptime if Self.IS_BF16:
+            return sum
+        comptime if Self.IS_E5M2:
+            return sum * (of_weight * of_token)
+        return sum * of_weight * of_token
+
+    @always_inline
+    def mark_of_token(self, row: UInt32) -> Bool:
+        return self.exponents.of_a()[Int(row)] == NO_EXPONENT
+
+    @always_inline
+    def mark_of_weights(self, row: UInt32) -> Bool:
+        var of_lane = row // UInt32(TILE_ROWS) * UInt32(TILE_ROWS) + lane_here()
+        return self.exponents.of_b()[Int(of_lane)] == NO_EXPONENT
+
+    @always_inline
+    def token_place(self, row: UInt32) -> UInt32:
+        return min(row, self.num_a_rows - 1)
+
+    @always_inline
+    def token_factor(self, place: UInt32, step: UInt32) -> Float32:
+        comptime if Self.IS_E5M2:
+            return self._factor_or_mark(self.exponents.of_a()[Int(place)])
+        elif Self.IS_E4M3:
+            return flat_of(self.exponents.factor_at(place, step))[0]
+        return 1
+
+    @always_inline
+    def column_place(self, column: UInt32) -> UInt32:
+        return min(column, self.num_b_rows - 1)
+
+    @always_inline
+    def column_factor(self, place: UInt32, step: UInt32) -> Float32:
+        comptime if Self.IS_BF16:
+            return MARK if self.exponents.of_b()[Int(place) // TILE_ROWS] != 0 else 1
+        return self._factor_or_mark(self.exponents.of_b()[Int(place)])
+
+    @always_inline
+    def has_tiles(self) -> Bool:
+        return False
+
+    @always_inline
+    def loses_token(self, factor: Float32) -> Bool:
+        comptime if Self.IS_E5M2:
+            return factor == MARK
+        elif Self.IS_E4M3:
+            return bitcast[DType.uint32](factor) >= NO_FACTOR
+        return False
+
+    @always_inline
+    def loses_column(self, factor: Float32) -> Bool:
+        return factor == MARK
+
+    @always_inline
+    def store_marked(
+        self, a: Activations, w: Weights, result: Result, tokens: TokenOctet, first_column: UInt32
+    ):
+        comptime if Self.IS_E5M2:
+            store_fallback[Self.ORDER](
+                self.left, self.exponents, UInt32(a.k), w, result, tokens, first_column
+            )
+        else:
+            var of_rows = vote[DType.uint32](
+                self.mark_of_token(min(tokens.row(lane_here() % UInt32(OCTET)), tokens.end - 1))
+            )
+            var column = min(first_column + lane_here() % UInt32(WARP_ROWS), result.columns - 1)
+            var exponents = self.exponents.of_b()
+            var of_columns = vote[DType.uint32](exponents[Int(column)] == NO_EXPONENT)
+            compute_marked[PreshuffledCuda](a, w, result, tokens, first_column, of_rows, of_columns)
+
+    @always_inline
+    def store_marked(
+        self,
+        a: Activations,
+        w: Weights,
+        result: Result,
+        first_row: UInt32,
+        first_column: UInt32,
+        of_rows: UInt32,
+        of_columns: UInt32,
+    ):
+        var tokens = TokenOctet(first_row, 1, result.rows)
+        comptime if Self.IS_E5M2:
+            if of_rows | of_columns != 0 and first_row < result.rows:
+                self.store_marked(a, w, result, tokens, first_column)
+        else:
+            compute_marked[PreshuffledCuda](a, w, result, tokens, first_column, of_rows, of_columns)
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "PreparedRows"
+
+
+comptime E5M2Rows[in_workspace: Bool] = PreparedRows[OperandType.E5M2, 4, in_workspace]
+"""MXFP4 on both sides."""
+comptime E4M3Rows[bits: Int, in_workspace: Bool] = PreparedRows[
+    OperandType.E4M3, bits, in_workspace
+]
+"""MXFP8 activations; weights of so many bits."""
+
+
+@always_inline
+def _loses_any(w: Weights, tile: UInt32, k: UInt32) -> Bool:
+    """Says whether an element that this thread is to look at is no bfloat16 number.
+
+    Codes are read only where scales are far from one.
+    """
+    comptime BLOCK_GRANULES = BLOCK * OPERANDS.element.bits // 8 // GRANULE_BYTES
+    var num_blocks = k // UInt32(BLOCK)
+    var all_words = rows_of(w.codes.unsafe_bitcast[UInt32](), TILE_BYTES // 4)
+    var all_scales = flat_of(w.scales.unsafe_bitcast[UInt32]())
+    var found = False
+    for i in range(UInt32(thread_idx.x), num_blocks * UInt32(ROW_LANES), UInt32(THREADS)):
+        var block, row_lane = divmod(i, UInt32(ROW_LANES))
+        block += tile * num_blocks
+        var scales = all_scales[Int(block) * ROW_LANES + Int(row_lane)]
+        comptime for row in range(ROWS_PER_LANE):
+            var scale = scale_at(scales, UInt32(row))
+            if not is_safe_in_bf16(scale):
+                keep_branch()
+                for word in range(BLOCK_GRANULES * K_LANES):
+                    var granule, k_lane = divmod(word, K_LANES)
+                    var lane = Int(row_lane) * K_LANES + k_lane
+                    var codes = all_words[
+                        Int(block) * BLOCK_GRANULES + granule, lane * ROWS_PER_LANE + row
+                    ]
+                    var values = decode_chunk(
+                        unpack[OPERANDS.element.bits](codes), materialize[OPERANDS.element]()
+                    )
+                    found |= are_lost_in_bf16(values, f32_of_scale(scale))
+    return found
