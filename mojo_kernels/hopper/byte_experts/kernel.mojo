@@ -114,7 +114,7 @@ def multiply_bytes[
 ):
     """Computes tiles of rows, each by `num_groups` groups of columns.
 
-    `operands` are what `prepare` made of `a`, and the bases of weights, those of each expert in whole
+    `operands` are what `prepare` made of `a`, and the shared exponents of weights, each expert's in whole
     tiles; `a` is read again for what is marked.
     """
     # Kept, or the compiler finds out anew in every step where shared memory is.

@@ -8,7 +8,7 @@ the same banks, so that one reads the other half:
     first warp                  r, r + 8            r + 16, r + 24       r = lane / 4
     second warp                 r + 16, r + 24      r, r + 8
 
-An instruction has 32 of K. Which ones is nobody's concern, if tokens have the same, see `fp8.places`:
+An instruction has 32 of K. Which ones is nobody's concern, if tokens have the same, see `prepare.stores`:
 lane 4 r + t decodes block t, eight codes an instruction, so that what follows from its scales is found
 once a stage.
 

@@ -44,7 +44,7 @@ def is_kept_bfloat16(problem: Problem) -> Bool:
 
 
 def fp8_takes(left_format: Int, k: Int) -> Bool:
-    """Says whether `fp8` takes activations: of no format, they are kept as they are."""
+    """Says whether E5M2 takes activations: of no format, they are kept as they are."""
     return left_format == MXFP4 and k <= MAX_K
 
 
@@ -61,7 +61,7 @@ def fp8_takes(problem: Problem) -> Bool:
 
 
 def aligned_takes(left: Int, right: Int) -> Bool:
-    """Says whether `aligned` alone takes a pair of formats: MXFP8 left."""
+    """Says whether E4M3 alone takes a pair of formats: MXFP8 left."""
     return left == MXFP8 and right in (MXFP8, MXFP4)
 
 
@@ -80,7 +80,7 @@ def aligned_takes(problem: Problem) -> Bool:
 
 
 def aligned_may_take[known: Known]() -> Bool:
-    """Says whether what is known of a problem leaves it possible that `aligned` takes it."""
+    """Says whether what is known of a problem leaves it possible that E4M3 takes it."""
     comptime if not may_be(known.layout, PRESHUFFLED):
         return False
     elif known.left_format == ANY or known.right_format == ANY:
@@ -257,7 +257,7 @@ def shareable(m: Int, n: Int, k: Int, plan: Plan) -> Plan:
 
 
 def grid_of_fp8(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
-    """Returns the grid of `fp8` for C of [m, n]."""
+    """Returns the grid of E5M2 for C of [m, n]."""
     if plan.kernel == Kernel.SS_E5M2:
         return grid_of_mapped(m, n, Plan.mapped(plan.tokens, 1))
     var grid = grid_of_direct(m, n, plan.tokens, plan.ranks)
@@ -267,7 +267,7 @@ def grid_of_fp8(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
 
 
 def grid_of_aligned(m: Int, n: Int, weight_bits: Int, plan: Plan) -> Grid:
-    """Returns the grid of `aligned` for C of [m, n] and weights of so many bits."""
+    """Returns the grid of E4M3 for C of [m, n] and weights of so many bits."""
     if plan.kernel == Kernel.SS_E4M3_PREPARED:
         return grid_of_mapped(m, n, Plan.mapped(plan.tokens, plan.ranks))
     return grid_of_direct(m, n, plan.tokens, plan.ranks, weight_bits, True)

@@ -286,7 +286,7 @@ struct Memory(TrivialRegisterPassable):
 
     var lists: ListPlaces
     var first: Int
-    """The left side of the first product; of `byte_experts` its bases, too."""
+    """The left side of the first product; of `byte_experts` its exponents, too."""
     var second: Int
     """That of the second one."""
     var hidden: Int
@@ -372,7 +372,7 @@ def grid_of_lists() -> Grid:
 
 
 def grid_of_begin(num_tiles: Int) -> Grid:
-    """Returns the grid of those that also find the bases of so many tiles of weights."""
+    """Returns the grid of those that also find the exponents of so many tiles of B."""
     var grid = grid_of_lists()
     grid.x += min(ceildiv(num_tiles, LIST_WARPS), MULTIPROCESSORS - 1)
     return grid

@@ -19,8 +19,8 @@ from ..shapes import COLUMNS, GROUPS, NUMBER_BYTES, PARTS, ROW_BYTES, num_steps_
 comptime WIDEST_TILE = 256
 """Tokens of the widest tile of stages: a workspace has room for whole ones."""
 comptime PADDED = 256
-"""Rows that the bases of a side are padded to: what tiles have past the end is read, too. What follows
-rows begins at such multiples."""
+"""Rows that the exponents of a side are padded to: what tiles have past the end is read, too. What
+follows rows begins at such multiples."""
 comptime ROWS_ALIGNMENT = 1024
 """Rows of a side begin at multiples of this."""
 comptime ALL_ROWS = 0
