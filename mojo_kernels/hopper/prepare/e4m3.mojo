@@ -46,7 +46,7 @@ from .codes import (
     is_tile_exponent,
     scaled_down,
 )
-from .exponents import SharedExponents
+from .exponents import SharedExponents, StageFactors
 from .kernel import ANY_CHUNKS, PreparedOperands, TilesOfB
 from .source import LaneOfRow, load_floats
 from .stores import LaneStores, Order, STEP_CHUNKS
@@ -63,7 +63,13 @@ comptime LOG_STEP_CHUNKS = log2_floor(STEP_CHUNKS)
 @always_inline
 def encode_floats[
     dtype: DType, order: Order
-](a: Activations, to: StagedRows, exponents: SharedExponents, lane: LaneOfRow):
+](
+    a: Activations,
+    to: StagedRows,
+    exponents: SharedExponents,
+    factors: StageFactors,
+    lane: LaneOfRow,
+):
     """Encodes a row of floats as MXFP8, and writes it under shared exponents."""
     var stores = LaneStores[order].of(to, lane)
     var row_chunks = UInt32(a.k // CHUNK)
@@ -76,7 +82,7 @@ def encode_floats[
             var amax = amax_of_lanes[log2_floor(LANES_PER_BLOCK)](_magnitude_of(floats[i]))
             var scale = scale_of_magnitude(amax, a.carry, materialize[ELEMENT]())
             var words = _encode(floats[i].cast[DType.float32](), scale)
-            is_lost |= _store_chunk(stores, exponents, lane, index, row_chunks, words, scale)
+            is_lost |= _store_chunk(stores, factors, lane, index, row_chunks, words, scale)
             index += 1
     _store_flag(exponents, lane, is_lost)
 
@@ -84,7 +90,13 @@ def encode_floats[
 @always_inline
 def encode_codes[
     order: Order
-](a: Activations, to: StagedRows, exponents: SharedExponents, lane: LaneOfRow):
+](
+    a: Activations,
+    to: StagedRows,
+    exponents: SharedExponents,
+    factors: StageFactors,
+    lane: LaneOfRow,
+):
     """Writes a row of MXFP8 under shared exponents."""
     var stores = LaneStores[order].of(to, lane)
     var row_chunks = UInt32(a.k // CHUNK)
@@ -102,7 +114,7 @@ def encode_codes[
             found[i] = scales[row, chunk // LANES_PER_BLOCK]
         comptime for i in range(LANE_CHUNKS):
             var scale = found[i].cast[DType.uint32]()
-            is_lost |= _store_chunk(stores, exponents, lane, index, row_chunks, words[i], scale)
+            is_lost |= _store_chunk(stores, factors, lane, index, row_chunks, words[i], scale)
             index += 1
     _store_flag(exponents, lane, is_lost)
 
@@ -110,7 +122,7 @@ def encode_codes[
 @always_inline
 def _store_chunk(
     stores: LaneStores[_],
-    exponents: SharedExponents,
+    factors: StageFactors,
     lane: LaneOfRow,
     index: UInt32,
     row_chunks: UInt32,
@@ -138,7 +150,7 @@ def _store_chunk(
         stores.store(index, bytes)
         if lane.index % UInt32(STEP_CHUNKS) == 0:
             var factor = f32_of_scale(exponent) if is_shared else Float32(from_bits=NO_FACTOR)
-            flat_of(exponents.factor_at(lane.row, stores.step(index)))[0] = factor
+            flat_of(factors.of(lane.row, stores.step(index)))[0] = factor
     return not is_shared
 
 

@@ -47,17 +47,16 @@ struct SharedExponents(TrivialRegisterPassable):
     """That of the first row of A."""
     var b_at: UInt32
     """Where those of B begin."""
-    var behind: DevicePointer[DType.uint8]
-    """Of E5M2, those of blocks of A; of E4M3, the factors of A: [stage][row]."""
+    var blocks_at: UInt32
+    """Where those of blocks of A begin, of E5M2."""
 
     @staticmethod
     def at(places: PreparedPlaces, address: Int) -> Self:
         """Returns those of a product in a workspace."""
-        var first = address + places.exponents
         return Self(
-            device_pointer[DType.uint8](first),
+            device_pointer[DType.uint8](address + places.exponents),
             UInt32(places.b_exponents),
-            device_pointer[DType.uint8](first + places.all_exponents),
+            UInt32(places.all_exponents),
         )
 
     @always_inline
@@ -71,15 +70,29 @@ struct SharedExponents(TrivialRegisterPassable):
         return flat_of(self.first.unsafe_offset(Int(self.b_at)))
 
     @always_inline
-    def factor_at(self, row: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
-        """Returns where the factor of a row of A is in a stage, as E4M3."""
-        var factors = self.behind.unsafe_bitcast[Float32]()
-        return factors.unsafe_offset(Int(step) * Int(self.b_at) + Int(row))
-
-    @always_inline
     def of_blocks(self, k: UInt32) -> Matrix[DType.uint8]:
         """Views those of the blocks of rows of A."""
-        return rows_of(self.behind, Int(k // UInt32(BLOCK)))
+        return rows_of(self.first.unsafe_offset(Int(self.blocks_at)), Int(k // UInt32(BLOCK)))
+
+
+@fieldwise_init
+struct StageFactors(TrivialRegisterPassable):
+    """What rows of A as E4M3 are multiplied by, [stage][row]: shared exponents of 128 elements."""
+
+    var first: DevicePointer[DType.float32]
+    var num_rows: UInt32
+    """Rows, padded."""
+
+    @staticmethod
+    def at(places: PreparedPlaces, address: Int) -> Self:
+        """Returns those of a product in a workspace."""
+        var first = address + places.exponents + places.all_exponents
+        return Self(device_pointer[DType.float32](first), UInt32(places.b_exponents))
+
+    @always_inline
+    def of(self, row: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
+        """Returns where the factor of a row is in a stage."""
+        return self.first.unsafe_offset(Int(step) * Int(self.num_rows) + Int(row))
 
 
 @always_inline

@@ -50,7 +50,8 @@ from .codes import (
 )
 from .e4m3 import encode_codes, encode_floats
 from .e5m2 import encode_row
-from .exponents import SHARED_BYTES as EXPONENTS_BYTES, SharedExponents, find_exponents
+from .exponents import SHARED_BYTES as EXPONENTS_BYTES, SharedExponents, StageFactors
+from .exponents import find_exponents
 from .fallback import store_fallback
 from .kernel import ANY_CHUNKS, PreparedOperands, TilesOfB
 from .source import LaneOfRow
@@ -117,6 +118,8 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
     """Rows of B, likewise."""
     var exponents: SharedExponents
     """Shared ones; of A as E4M3, fallback flags alone, of bfloat16, those of tiles of B."""
+    var factors: StageFactors
+    """Those of A as E4M3."""
     var num_a_rows: UInt32
     """Of those in the workspace."""
     var num_b_rows: UInt32
@@ -134,6 +137,7 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
             StagedRows.at(address, row_bytes, rows, 1 if Self.in_workspace else tokens),
             StagedRows.at(address + places.b_rows, row_bytes, n, 1),
             SharedExponents.at(places, address),
+            StageFactors.at(places, address),
             UInt32(rows),
             UInt32(n),
         )
@@ -145,11 +149,15 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
         elif Self.IS_E4M3:
             comptime if not is_gathered:
                 if a.is_encoded():
-                    return encode_codes[Self.ORDER](a, self.left, self.exponents, lane)
+                    return encode_codes[Self.ORDER](
+                        a, self.left, self.exponents, self.factors, lane
+                    )
             comptime for dtype in FLOAT_TYPES:
                 if a.dtype == Int32(float_code(dtype)):
                     keep_branch()
-                    encode_floats[dtype, Self.ORDER](a, self.left, self.exponents, lane)
+                    encode_floats[dtype, Self.ORDER](
+                        a, self.left, self.exponents, self.factors, lane
+                    )
 
     @always_inline
     def prepare_tile(self, b: TilesOfB, k: UInt32, tile: UInt32, cta: UInt32):
@@ -240,7 +248,7 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
     @always_inline
     def factors_of(self, token: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
         comptime if Self.IS_E4M3:
-            return self.exponents.factor_at(token, step)
+            return self.factors.of(token, step)
         return device_pointer[DType.float32](0)
 
     @staticmethod
@@ -292,7 +300,7 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
         comptime if Self.IS_E5M2:
             return self._factor_or_mark(self.exponents.of_a()[Int(place)])
         elif Self.IS_E4M3:
-            return flat_of(self.exponents.factor_at(place, step))[0]
+            return flat_of(self.factors.of(place, step))[0]
         return 1
 
     @always_inline
