@@ -172,9 +172,12 @@ Hopper's builds on the room of any GPU.
         layout.mojo           the tile of its weight layout, in the kernels' words
         shapes.mojo           how groups are cut, and stages in shared memory: sizes alone
         plan.mojo             a plan: how a product is computed, by name
+        scheduler.mojo        which tiles of C a CTA computes, and which K: persistent, split-K, stream-K, lists
         dispatch.mojo         the launch of what the host chose
         exact.mojo            elements that bfloat16 cannot hold
         quantize.mojo         quantize, two numbers at once
+        pipeline/             stages of shared memory between producers and consumers
+            ring.mojo             full and empty barriers, parity
         instructions/         inline assembly, beside simt's of any NVIDIA GPU
             warp.mojo             of a warp: products, votes, what keeps work in its place
             packed.mojo           two 16-bit numbers in a register
@@ -202,7 +205,6 @@ Hopper's builds on the room of any GPU.
             kernel.mojo           a weight is decoded once for 256 of them; the launch
             result.mojo           how sums get to C
         dense/                what kernels of tiles share: rows, stages, results
-            share.mojo            which tiles and which K a group has
             operands.mojo         what it wants to know of its operands
             stages.mojo           rows that are ready, in the workspace
             result.mojo           where sums meet factors, and how they get to C

@@ -41,12 +41,11 @@ from ..instructions.warp import keep_branch, lane_here
 from ..instructions.wgmma import PART_SUMS, TileSums
 from ..layout import K_LANES, TILE_ROWS
 from ..plan import MAX_RANKS, log_of_ranks
+from ..scheduler import DenseScheduler
 from ..shapes import COLUMNS, CONSUMER_WARPS, HEADER_BYTES, OCTET, WARP_ROWS
-from ..staged.stages import first_of
 from ..staged.weights import ROWS
 from .operands import ProductOperands
 from .result import PAIR, WarpColumns
-from .share import Share
 
 comptime PART_COLUMNS = 4
 """Columns of a lane."""
@@ -67,7 +66,7 @@ def store_together[
     sums: TileSums[tokens],
     base: UInt32,
     columns: WarpColumns,
-    share: Share[tokens],
+    scheduler: DenseScheduler[tokens],
     facts: ShareFacts[tokens],
     operands: Some[ProductOperands],
     a: Activations,
@@ -94,13 +93,13 @@ def store_together[
     publish_stores()
     wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
     wait_for_cluster()
-    send_tokens(region, landing, base + UInt32(FULL_AT), facts.turns, share)
+    send_tokens(region, landing, base + UInt32(FULL_AT), facts.turns, scheduler)
     # Nobody copies from a group any more when all groups have come here.
     arrive_at_cluster()
     comptime for log_ranks in range(1, log2_floor(MAX_RANKS) + 1):
-        if share.ranks == UInt32(1 << log_ranks):
+        if scheduler.ranks == UInt32(1 << log_ranks):
             keep_branch()
-            store_share[1 << log_ranks](region, landing, facts, share, operands, a, w, result)
+            store_share[1 << log_ranks](region, landing, facts, scheduler, operands, a, w, result)
     wait_for_cluster()
 
 
@@ -141,20 +140,20 @@ def send_tokens[
     landing: Region[tokens],
     full: UInt32,
     turns: RankTurns,
-    share: Share[tokens],
+    scheduler: DenseScheduler[tokens],
 ):
     """Sends the other ranks their tokens, a warp each, and waits for this one's."""
     comptime assert MAX_RANKS <= CONSUMER_WARPS, "a warp sends to a rank"
     comptime TOKEN_BYTES = UInt32(4 * SUM_STRIDE)
     if thread_idx.x == 0:
-        var expected = (share.ranks - 1) * turns.tokens_of(share.rank)
+        var expected = (scheduler.ranks - 1) * turns.tokens_of(scheduler.rank)
         arrive_expecting(full, expected * TOKEN_BYTES)
     var rank = broadcast(UInt32(thread_idx.x) // 32)
-    if rank < share.ranks and rank != share.rank and lane_here() == 0:
+    if rank < scheduler.ranks and rank != scheduler.rank and lane_here() == 0:
         var num_bytes = turns.tokens_of(rank) * TOKEN_BYTES
         if num_bytes > 0:
             copy_to_peer(
-                peer_address(landing.at(Coord(share.rank * turns.most, 0)), rank),
+                peer_address(landing.at(Coord(scheduler.rank * turns.most, 0)), rank),
                 region.at(Coord(rank * turns.most, 0)),
                 num_bytes,
                 peer_address(full, rank),
@@ -193,17 +192,20 @@ struct ShareFacts[tokens: Int](TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def load(share: Share[Self.tokens], operands: Some[ProductOperands], result: Result) -> Self:
-        """Loads those of a share, before the products, so that nobody waits for them."""
-        if share.ranks == 1:
+    def load(
+        scheduler: DenseScheduler[Self.tokens], operands: Some[ProductOperands], result: Result
+    ) -> Self:
+        """Loads those of a scheduler, before the products, so that nobody waits for them."""
+        if scheduler.ranks == 1:
             return Self.none()
         keep_branch()
         var warp, lane = broadcast(UInt32(thread_idx.x) // 32), lane_here()
-        var first_token, first_column = first_of[Self.tokens](share.tile(share.first()))
+        var tile = scheduler.tile(scheduler.first())
+        var first_token, first_column = tile.row, tile.column
         var end = min(first_token + UInt32(Self.tokens), result.rows)
         var column = first_column + lane * UInt32(PART_COLUMNS)
-        var turns = RankTurns.of(end - first_token, share.ranks)
-        var row = first_token + share.rank * turns.most
+        var turns = RankTurns.of(end - first_token, scheduler.ranks)
+        var row = first_token + scheduler.rank * turns.most
         var of_lane = min(row + warp + UInt32(CONSUMER_WARPS) * lane, end - 1)
         var of_weights = SIMD[DType.float32, PART_COLUMNS](1)
         var bias = SIMD[DType.float32, PART_COLUMNS](0)
@@ -241,7 +243,7 @@ def store_share[
     region: Region[tokens],
     landing: Region[tokens],
     facts: ShareFacts[tokens],
-    share: Share[tokens],
+    scheduler: DenseScheduler[tokens],
     operands: Some[ProductOperands],
     a: Activations,
     w: Weights,
@@ -249,21 +251,21 @@ def store_share[
 ):
     """Adds up and stores the tokens of this warp, a share of those of its rank."""
     var warp = broadcast(UInt32(thread_idx.x) // 32)
-    var count = facts.turns.tokens_of(share.rank)
+    var count = facts.turns.tokens_of(scheduler.rank)
     var stores_quads = result.dtype != FLOAT32 and result.columns % UInt32(PART_COLUMNS) == 0
     if stores_quads and not facts.any_marked:
         if result.dtype == BFLOAT16:
             return store_quads["bf16x2", ranks](
-                region, landing, facts, share, warp, count, operands, result
+                region, landing, facts, scheduler, warp, count, operands, result
             )
         keep_branch()
         return store_quads["f16x2", ranks](
-            region, landing, facts, share, warp, count, operands, result
+            region, landing, facts, scheduler, warp, count, operands, result
         )
     keep_branch()
     var turn = UInt32(0)
     for token in range(warp, count, UInt32(CONSUMER_WARPS)):
-        var total = sum_of[ranks](region, landing, facts, share, token, turn, operands)
+        var total = sum_of[ranks](region, landing, facts, scheduler, token, turn, operands)
         var row = facts.first_row + token
         if facts.any_marked:
             keep_branch()
@@ -274,13 +276,14 @@ def store_share[
         turn += 1
     if facts.any_marked:
         keep_branch()
-        var first_token, first_column = first_of[tokens](share.tile(share.first()))
+        var tile = scheduler.tile(scheduler.first())
+        var first_token, first_column = tile.row, tile.column
         var end = min(first_token + UInt32(tokens), result.rows)
         # No other rank stores these.
         comptime STEP = UInt32(ranks * CONSUMER_WARPS)
         comptime SETS = UInt32(COLUMNS // WARP_ROWS)
         for part in range(
-            share.rank * UInt32(CONSUMER_WARPS) + warp, SETS * UInt32(tokens // OCTET), STEP
+            scheduler.rank * UInt32(CONSUMER_WARPS) + warp, SETS * UInt32(tokens // OCTET), STEP
         ):
             var octet, columns = divmod(part, SETS)
             operands.store_marked(
@@ -299,7 +302,7 @@ def sum_of[
     region: Region[tokens],
     landing: Region[tokens],
     facts: ShareFacts[tokens],
-    share: Share[tokens],
+    scheduler: DenseScheduler[tokens],
     token: UInt32,
     turn: UInt32,
     operands: Some[ProductOperands],
@@ -309,7 +312,7 @@ def sum_of[
     # All loads before the first sum.
     var loaded = in_registers[DType.float32, PART_COLUMNS, ranks]()
     comptime for rank in range(ranks):
-        var of_rank = region if share.rank == UInt32(rank) else landing
+        var of_rank = region if scheduler.rank == UInt32(rank) else landing
         var place = Coord(
             UInt32(rank) * facts.turns.most + token, lane_here() * UInt32(PART_COLUMNS)
         )
@@ -330,7 +333,7 @@ def store_quads[
     region: Region[tokens],
     landing: Region[tokens],
     facts: ShareFacts[tokens],
-    share: Share[tokens],
+    scheduler: DenseScheduler[tokens],
     warp: UInt32,
     count: UInt32,
     operands: Some[ProductOperands],
@@ -346,7 +349,7 @@ def store_quads[
         comptime for i in range(BATCH):
             var token = min(UInt32(first) + STEP * UInt32(i), count - 1)
             sums[i] = sum_of[ranks](
-                region, landing, facts, share, token, turn + UInt32(i), operands
+                region, landing, facts, scheduler, token, turn + UInt32(i), operands
             )
         comptime for i in range(BATCH):
             var token = UInt32(first) + STEP * UInt32(i)

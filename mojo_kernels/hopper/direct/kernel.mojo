@@ -27,7 +27,6 @@ from ..dense.result import (
     store_group_rows,
     turn_any,
 )
-from ..dense.share import Share
 from ..dense.together import ShareFacts, init_meeting, store_together
 from ..instructions.shared_memory import shared_base
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
@@ -39,6 +38,7 @@ from ..instructions.wgmma import (
 )
 from ..layout import ROWS_PER_LANE, ROW_LANES
 from ..many.result import stores_in_halves
+from ..scheduler import DenseScheduler, Schedule
 from ..shapes import (
     CONSUMER_WARPS,
     INSTRUCTION_ROWS,
@@ -48,7 +48,6 @@ from ..shapes import (
     WIDE_TOKENS,
     room_tokens,
 )
-from ..staged.stages import first_of
 from .meeting import Meetings
 from .operands import DirectOperands
 from .stages import DirectStages, WEIGHT_FILLERS
@@ -96,53 +95,55 @@ def matmul_direct[
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.
     var warp = broadcast(UInt32(thread_idx.x) // 32)
-    var share = Share[tokens, even].of(result, operands.num_steps(), ranks)
+    comptime SCHEDULE = Schedule.STREAM_K if even else Schedule.CLUSTERS
+    var scheduler = DenseScheduler[tokens, SCHEDULE].of(result, operands.num_steps(), ranks)
     if warp >= UInt32(CONSUMER_WARPS):
         limit_registers["dec", WIDE_FILLER_REGISTERS if IS_WIDE else FILLER_REGISTERS]()
         # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
         stages.parity = 1
         var filler = warp - UInt32(CONSUMER_WARPS)
         if filler < UInt32(WEIGHT_FILLERS):
-            stages.copy_weights(filler, share, w, UInt32(a.k), result.columns)
+            stages.copy_weights(filler, scheduler, w, UInt32(a.k), result.columns)
         elif lane_here() == 0:
-            stages.copy_tokens(share, operands)
+            stages.copy_tokens(scheduler, operands)
     else:
         limit_registers["inc", WIDE_CONSUMER_REGISTERS if IS_WIDE else CONSUMER_REGISTERS]()
         comptime PART = min(tokens, MAX_INSTRUCTION_TOKENS)
         var partial = TileSums[PART](fill=0)
         var group = warp // UInt32(WARPS)
         var places = LanePlaces.of_warp(stages, warp)
-        var index = share.first()
+        var index = scheduler.first()
         # Divided out before rows are waited for.
-        var corner = keep_here(corner_of(share, index))
+        var corner = keep_here(scheduler.corner(index))
         wait_on_dependent_grids()
         comptime if Operands.SCALES_STAGES:
             begin_turns(group)
-        while share.has(index):
-            var token, first_column = corner[0], corner[1]
+        while scheduler.has(index):
+            var tile_index, tile = index, scheduler.tile(index, corner)
+            var token, first_column = tile.row, tile.column
             var columns = columns_of(first_column, warp)
-            var first_step, end_step = share.first_of(index), share.end_of(index)
-            var tile = index
-            index = share.after(index)
-            corner = corner_of(share, index)
+            index = scheduler.after(index)
+            corner = scheduler.corner(index)
             var rows = rows_of_lane(operands, columns)
             var group_column = first_column + group * UInt32(INSTRUCTION_ROWS)
             # Loaded before the products: nobody waits for them.
             var factors = LaneFactors[tokens].load(operands, token, columns, result)
             var facts = ShareFacts[tokens].none()
             comptime if not even and not IS_WIDE:
-                facts = ShareFacts[tokens].load(rebind[Share[tokens]](share), operands, result)
+                facts = ShareFacts[tokens].load(
+                    rebind[DenseScheduler[tokens]](scheduler), operands, result
+                )
             var may_be_marked = any_marked[tokens](operands, token, group_column, result)
             var sums = TileSums[tokens](fill=0)
             multiply_steps[Operands](
-                rows, places, group, stages, partial, sums, first_step, end_step
+                rows, places, group, stages, partial, sums, tile.first_step, tile.end_step
             )
-            if not share.has(index):
+            if not scheduler.has(index):
                 launch_dependent_grids()
             comptime if even:
-                if end_step - first_step < share.num_steps:
+                if tile.num_steps() < scheduler.num_steps:
                     keep_branch()
-                    if not meetings.leave(share, tile, base, sums).is_last:
+                    if not meetings.leave(scheduler, tile_index, base, sums).is_last:
                         continue
             elif not IS_WIDE:
                 if ranks > 1:
@@ -151,7 +152,7 @@ def matmul_direct[
                         sums,
                         base,
                         columns,
-                        rebind[Share[tokens]](share),
+                        rebind[DenseScheduler[tokens]](scheduler),
                         facts,
                         operands,
                         a,
@@ -178,13 +179,6 @@ def matmul_direct[
                 store_marked[tokens](operands, a, w, result, token, group_column)
         comptime if Operands.SCALES_STAGES:
             end_turns(group)
-
-
-@always_inline
-def corner_of[tokens: Int, //](share: Share[tokens, _], index: UInt32) -> SIMD[DType.uint32, 2]:
-    """Returns the first row and column of a tile."""
-    var row, column = first_of[tokens](share.tile(index))
-    return {row, column}
 
 
 @always_inline

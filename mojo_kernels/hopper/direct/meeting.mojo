@@ -20,11 +20,11 @@ from ...launch.queue import DevicePointer, device_pointer
 from ...simt.instructions import Quad
 from ...simt.views import flat_of
 from ..dense.marks import wait_for_group
-from ..dense.share import Share
 from ..host.workspace import SLOTS, counter_bytes
 from ..instructions.global_memory import add_to, load_fresh, load_one
 from ..instructions.shared_memory import load_word, store_word
 from ..instructions.warp import keep_branch, lane_here
+from ..scheduler import DenseScheduler
 from ..shapes import COLUMNS, CONSUMER_WARPS, GROUPS, HEADER_BYTES, WARP_GROUP
 
 comptime FLAGS_AT = HEADER_BYTES - 4 * GROUPS
@@ -63,10 +63,10 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
 
     @always_inline
     def leave[
-        even: Bool, width: SIMDLength, count: Int, //
+        width: SIMDLength, count: Int, //
     ](
         self,
-        share: Share[Self.tokens, even],
+        scheduler: DenseScheduler[Self.tokens, ...],
         tile: UInt32,
         base: UInt32,
         mut sums: Array[SIMD[DType.float32, width], count],
@@ -78,21 +78,21 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
         part may mark the tile.
         """
         var consumer = broadcast(UInt32(thread_idx.x) // UInt32(WARP_GROUP))
-        var first_step = tile * share.num_steps
-        var first_group = share.group_of(first_step)
-        var last_group = share.group_of(first_step + share.num_steps - 1)
+        var first_step = tile * scheduler.num_steps
+        var first_group = scheduler.cta_of(first_step)
+        var last_group = scheduler.cta_of(first_step + scheduler.num_steps - 1)
         var at_counter = Counter(
             self.counters.unsafe_offset(Int(tile * UInt32(GROUPS) + consumer)),
             base + UInt32(FLAGS_AT) + 4 * consumer,
             consumer,
         )
         # Who begins the tile gets to it in the end, and mostly finds all others there.
-        var begins = first_step >= share.first_step
+        var begins = first_step >= scheduler.first_step
         var others = last_group - first_group
         var found = at_counter.read() if begins else UInt32(0)
         if not begins or found % UInt32(MARK) != others:
             keep_branch()
-            self._store(share.rank, UInt32(1) if begins else UInt32(0), sums)
+            self._store(scheduler.rank, UInt32(1) if begins else UInt32(0), sums)
             if is_marked and lane_here() == 0:
                 keep_branch()
                 _ = add_to(at_counter.address, UInt32(MARK))

@@ -23,7 +23,6 @@ from ...launch.queue import DevicePointer
 from ...simt.arguments import Weights
 from ...simt.instructions import start_copy, wait_for_copies
 from ..dense.result import GroupRoom
-from ..dense.share import Share
 from ..instructions.shared_memory import (
     TileAddresses,
     arrive,
@@ -49,6 +48,7 @@ from ..shapes import (
     direct_stages,
     room_tokens,
 )
+from ..scheduler import Corner, TileScheduler
 from .operands import DirectOperands, GRANULE_BITS
 
 comptime BULK_TOKENS = 128
@@ -178,7 +178,7 @@ struct DirectStages[tokens: Int, bits: Int, has_factors: Bool](TrivialRegisterPa
     def copy_weights(
         mut self,
         filler: UInt32,
-        share: Share[Self.tokens, _],
+        scheduler: Some[TileScheduler],
         w: Weights,
         k: UInt32,
         columns: UInt32,
@@ -190,13 +190,13 @@ struct DirectStages[tokens: Int, bits: Int, has_factors: Bool](TrivialRegisterPa
         var until = self.begin_at(filler)
         var num_blocks = k // UInt32(BLOCK)
         var last = (columns - 1) // UInt32(TILE_ROWS)
-        var index = share.first()
-        while share.has(index):
-            var tile = UInt32(share.tile(index).column) * UInt32(TILES)
-            var first_step, end_step = share.first_of(index), share.end_of(index)
-            index = share.after(index)
-            var tiles = WeightTiles(tile, last - tile, UInt32(TILES // 2))
-            self.copy_tile(until, w, tiles, num_blocks, first_step, end_step)
+        var index = scheduler.first()
+        while scheduler.has(index):
+            var tile = scheduler.tile(index)
+            index = scheduler.after(index)
+            var first = tile.column // UInt32(TILE_ROWS)
+            var tiles = WeightTiles(first, last - first, UInt32(TILES // 2))
+            self.copy_tile(until, w, tiles, num_blocks, tile.first_step, tile.end_step)
 
     @always_inline
     def begin_at(mut self, filler: UInt32) -> UInt32:
@@ -305,28 +305,25 @@ struct DirectStages[tokens: Int, bits: Int, has_factors: Bool](TrivialRegisterPa
         syncwarp()
 
     @always_inline
-    def copy_tokens(mut self, share: Share[Self.tokens, _], operands: Some[DirectOperands]):
+    def copy_tokens(mut self, scheduler: Some[TileScheduler], operands: Some[DirectOperands]):
         """Copies the tokens of all stages when they are prepared; one thread calls it."""
-        var index = share.first()
+        var index = scheduler.first()
         # Divided out before.
-        var tile = keep_here(SIMD[DType.uint32, 1](UInt32(share.tile(index).row)))[0]
+        var corner = Corner(keep_here(SIMD[DType.uint32, 1](scheduler.corner(index)[0]))[0], 0)
         wait_on_dependent_grids()
-        while share.has(index):
-            var first_step, end_step = share.first_of(index), share.end_of(index)
-            var row = tile
-            var source = operands.tokens().stage(row, first_step)
-            index = share.after(index)
-            tile = UInt32(share.tile(index).row)
-            for step in range(first_step, end_step):
+        while scheduler.has(index):
+            var tile = scheduler.tile(index, corner)
+            var source = operands.tokens().stage(tile.row // UInt32(Self.tokens), tile.first_step)
+            index = scheduler.after(index)
+            corner = scheduler.corner(index)
+            for step in range(tile.first_step, tile.end_step):
                 wait_phase(self.empty(), self.parity)
                 arrive_expecting(self.full(), UInt32(Self.TOKENS_BYTES + Self.FACTORS_BYTES))
                 copy_bulk(self.tokens_at(), source, UInt32(Self.TOKENS_BYTES), self.full())
                 comptime if Self.has_factors:
                     copy_bulk(
                         self.factors_at(),
-                        operands.factors_of(row * UInt32(Self.tokens), UInt32(step)).unsafe_bitcast[
-                            UInt8
-                        ](),
+                        operands.factors_of(tile.row, UInt32(step)).unsafe_bitcast[UInt8](),
                         UInt32(Self.FACTORS_BYTES),
                         self.full(),
                     )

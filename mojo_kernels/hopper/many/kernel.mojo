@@ -26,7 +26,6 @@ from std.utils import StaticTuple
 from ...launch.queue import Queue
 from ...problem import Problem
 from ...simt.arguments import Activations, Result, Weights
-from ..dense.share import Share
 from ..direct.meeting import Meetings
 from ..host.gemm import grid_of_many
 from ..host.workspace import PADDED, bf16_bytes, is_shared, workspace_of_many
@@ -41,6 +40,7 @@ from ..instructions.wgmma import (
 )
 from ..layout import BLOCK
 from ..plan import Plan
+from ..scheduler import DenseScheduler, Schedule
 from ..shapes import CONSUMER_WARPS, EVEN_TOKENS, GROUPS, STEP_BLOCKS, THREADS, num_steps_of
 from ..prepare.bf16 import BF16Stages, prepare_bf16
 from ..staged.exact import Exact, Marks
@@ -49,13 +49,12 @@ from ..staged.stages import (
     Source,
     fill_first_stages,
     fill_stages,
-    first_of,
 )
 from ..staged.weights import HalfTile, WeightReader, first_row_of
 from .result import store_tokens, stores_in_halves
 
 comptime CONSUMER_REGISTERS = 232
-"""Registers of a consumer thread: more than its even share."""
+"""Registers of a consumer thread: more than its even scheduler."""
 comptime FILLER_REGISTERS = 40
 """Registers of the other threads: what consumers leave."""
 
@@ -82,51 +81,55 @@ def matmul_many[
     # Broadcast, so that the compiler knows that whole warps take every branch together.
     var warp = broadcast(UInt32(thread_idx.x) // 32)
     var k = UInt32(a.k)
-    var share = Share[tokens, even].of(result, num_steps_of(k), 1)
-    var index = share.first()
+    comptime SCHEDULE = Schedule.STREAM_K if even else Schedule.CLUSTERS
+    var scheduler = DenseScheduler[tokens, SCHEDULE].of(result, num_steps_of(k), 1)
+    var index = scheduler.first()
     if warp >= UInt32(CONSUMER_WARPS):
         limit_registers["dec", FILLER_REGISTERS]()
         if thread_idx.x % 32 == 0:
             # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
             pipeline.parity = 1
             var num_filled = UInt32(pipeline.STAGES)
-            while share.has(index):
-                var token, column = first_of[tokens](share.tile(index))
-                var first_step = share.first_of(index)
-                var num_steps = share.end_of(index) - first_step
+            while scheduler.has(index):
+                var tile = scheduler.tile(index)
                 var filler = warp - UInt32(CONSUMER_WARPS)
                 var source = Source[tokens].of(
-                    staged.tokens, w, token, column, result.columns, k, first_step, filler
+                    staged.tokens,
+                    w,
+                    tile.row,
+                    tile.column,
+                    result.columns,
+                    k,
+                    tile.first_step,
+                    filler,
                 )
                 if num_filled > 0:
-                    fill_first_stages(pipeline, source, num_steps)
-                fill_stages(pipeline, source, num_steps, num_filled)
+                    fill_first_stages(pipeline, source, tile.num_steps())
+                fill_stages(pipeline, source, tile.num_steps(), num_filled)
                 num_filled = 0
-                index = share.after(index)
+                index = scheduler.after(index)
     else:
         limit_registers["inc", CONSUMER_REGISTERS]()
         var first_row = first_row_of(warp)
         var sums = TokenSums[tokens](uninitialized=True)
         wait_on_dependent_grids()
-        while share.has(index):
-            var tile = index
-            var token, column = first_of[tokens](share.tile(tile))
-            column += first_row
-            var first_step = share.first_of(tile)
-            var num_steps = share.end_of(tile) - first_step
-            var num_blocks = k // UInt32(BLOCK) - first_step * UInt32(STEP_BLOCKS)
-            index = share.after(tile)
+        while scheduler.has(index):
+            var tile_index, tile = index, scheduler.tile(index)
+            var token, column = tile.row, tile.column + first_row
+            var num_steps = tile.num_steps()
+            var num_blocks = k // UInt32(BLOCK) - tile.first_step * UInt32(STEP_BLOCKS)
+            index = scheduler.after(index)
             var marked = Marks[tokens].read(staged, a, result.rows, token)
             var flag = pipeline.flag(warp)
             consume(pipeline, num_steps, num_blocks, HalfTile(warp), flag, sums)
-            if not share.has(index):
+            if not scheduler.has(index):
                 launch_dependent_grids()
             # All lanes look before the flag is cleared for the next tile.
             var overflow = any_lane(load_word(flag) != 0)
             comptime if even:
-                if num_steps < share.num_steps:
+                if num_steps < scheduler.num_steps:
                     keep_branch()
-                    var meeting = meetings.leave(share, tile, base, sums, overflow)
+                    var meeting = meetings.leave(scheduler, tile_index, base, sums, overflow)
                     if not meeting.is_last:
                         continue
                     overflow |= meeting.is_marked

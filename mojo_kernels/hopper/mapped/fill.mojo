@@ -11,14 +11,13 @@ from max.gpu.primitives.warp import vote
 from std.collections import Array
 
 from ...numbers.floats import FLOAT_TYPES, float_code
-from ...schedule.tiles import Tile
 from ...simt.arguments import Result
 from ...simt.views import flat_of
-from ..dense.share import Share
 from ..host.gemm import Scaling
 from ..instructions.shared_memory import arrive, store_word, wait_phase
 from ..instructions.warp import keep_branch, lane_here
 from ..shapes import ENTRIES, GROUPS, MARK_WORDS, PART_COLUMNS, PART_TOKENS, columns_of
+from ..scheduler import DenseScheduler, WorkTile
 from .operands import MappedOperands
 from .scales import BATCH, LIFT, UNLIFT
 from .slots import TileFacts, store_float
@@ -35,17 +34,15 @@ comptime Parts = SIMD[DType.float32, PARTS]
 @always_inline
 def copy_boxes[
     tokens: Int, //
-](mut stages: MappedStages[tokens], left: Int, right: Int, share: Share[tokens, ...]):
+](mut stages: MappedStages[tokens], left: Int, right: Int, scheduler: DenseScheduler[tokens, ...]):
     """Copies the stages of all tiles; one thread calls it."""
-    var index = share.first()
-    while share.has(index):
-        var tile = share.tile(index)
-        index = share.after(index)
-        var token = UInt32(tile.row * tokens)
-        var column = UInt32(tile.column * stages.COLUMNS)
-        for step in range(share.first_step, share.end_step):
+    var index = scheduler.first()
+    while scheduler.has(index):
+        var tile = scheduler.tile(index)
+        index = scheduler.after(index)
+        for step in range(tile.first_step, tile.end_step):
             wait_phase(stages.empty(), stages.parity)
-            stages.copy_both(left, right, step, token, column)
+            stages.copy_both(left, right, step, tile.row, tile.column)
             stages.advance()
 
 
@@ -81,17 +78,15 @@ struct FilledTile[Operands: MappedOperands, tokens: Int](TrivialRegisterPassable
 
     @staticmethod
     @always_inline
-    def of(operands: Self.Operands, tile: Tile) -> Self:
+    def of(operands: Self.Operands, tile: WorkTile) -> Self:
         """Finds those of a tile; of one past the end they are other rows'."""
-        var token = UInt32(tile.row * Self.tokens)
-        var column = UInt32(tile.column * columns_of(Self.tokens))
-        var found = Self(operands, token, column, 0, 0)
+        var found = Self(operands, tile.row, tile.column, 0, 0)
         comptime for i in range(LANE_ENTRIES):
             comptime first = 32 * i % Self.tokens
-            found.token_places[i] = operands.token_place(token + UInt32(first) + lane_here())
+            found.token_places[i] = operands.token_place(tile.row + UInt32(first) + lane_here())
         comptime for i in range(PARTS):
             comptime first = PART_COLUMNS * i % columns_of(Self.tokens)
-            found.part_places[i] = operands.column_place(column + UInt32(first))
+            found.part_places[i] = operands.column_place(tile.column + UInt32(first))
         return found
 
     @always_inline
@@ -144,30 +139,40 @@ comptime Ends[tokens: Int] = SIMD[DType.float32, columns_of(tokens) // 32]
 @always_inline
 def put_factors[
     tokens: Int, Operands: MappedOperands, //
-](mut stages: MappedStages[tokens], operands: Operands, share: Share[tokens, ...], result: Result):
+](
+    mut stages: MappedStages[tokens],
+    operands: Operands,
+    scheduler: DenseScheduler[tokens, ...],
+    result: Result,
+):
     """Fills the slots of all tiles; a warp calls it."""
     comptime if Operands.SCALING.is_of_stages():
-        if operands.lie_in_batches(share.first_step):
+        if operands.lie_in_batches(scheduler.first_step):
             keep_branch()
-            return put_tiles[in_batches=True](stages, operands, share, result)
-    put_tiles[in_batches=False](stages, operands, share, result)
+            return put_tiles[in_batches=True](stages, operands, scheduler, result)
+    put_tiles[in_batches=False](stages, operands, scheduler, result)
 
 
 @always_inline
 def put_tiles[
     tokens: Int, Operands: MappedOperands, //, in_batches: Bool
-](mut stages: MappedStages[tokens], operands: Operands, share: Share[tokens, ...], result: Result):
+](
+    mut stages: MappedStages[tokens],
+    operands: Operands,
+    scheduler: DenseScheduler[tokens, ...],
+    result: Result,
+):
     """Does so; factors of some stages are loaded at once, while those before them are put."""
     comptime COUNT = FilledTile[Operands, tokens].COUNT
-    var index = share.first()
-    var last = share.end_step - 1
-    var tile = FilledTile[Operands, tokens].of(operands, share.tile(index))
-    var loaded = tile.load[in_batches](share.first_step, last)
+    var index = scheduler.first()
+    var last = scheduler.end_step - 1
+    var tile = FilledTile[Operands, tokens].of(operands, scheduler.tile(index))
+    var loaded = tile.load[in_batches](scheduler.first_step, last)
     # Every group has a tile.
     while True:
-        index = share.after(index)
+        index = scheduler.after(index)
         var found = Found(0, 0)
-        var first = share.first_step
+        var first = scheduler.first_step
         while first + UInt32(COUNT) <= last:
             var there = loaded.copy()
             comptime if Operands.SCALING.is_of_stages():
@@ -176,8 +181,8 @@ def put_tiles[
                 put_stage[Operands](stages, tile, first + UInt32(stage), there[stage], found)
             first += UInt32(COUNT)
         # What the next tile begins with and what this one ends with is on the way meanwhile.
-        var next_tile = FilledTile[Operands, tokens].of(operands, share.tile(index))
-        var next = next_tile.load[in_batches](share.first_step, last)
+        var next_tile = FilledTile[Operands, tokens].of(operands, scheduler.tile(index))
+        var next = next_tile.load[in_batches](scheduler.first_step, last)
         var ends = tile.load_ends(last)
         var biases = load_biases[stages.COLUMNS // 32](result, tile.column + lane_here())
         var of_last = loaded[0]
@@ -193,9 +198,9 @@ def put_tiles[
             store_float(stages.slot().bias_at(UInt32(32 * i) + lane_here()), biases[i])
         put_marks(stages, operands, found)
         if lane_here() == 0:
-            TileFacts(tile.token, tile.column, not share.has(index)).put(stages.slot())
+            TileFacts(tile.token, tile.column, not scheduler.has(index)).put(stages.slot())
         say_full(stages)
-        if not share.has(index):
+        if not scheduler.has(index):
             break
         tile = next_tile
         loaded = next^

@@ -30,7 +30,6 @@ from std.utils import StaticTuple
 
 from ...launch.tensor_map import TensorMap
 from ...simt.arguments import Activations, Result, Weights
-from ..dense.share import Share
 from ..host.gemm import Scaling
 from ..instructions.shared_memory import prefetch_map, shared_base, wait_phase
 from ..instructions.warp import keep_branch, keep_here, lane_here
@@ -56,6 +55,7 @@ from ..shapes import (
     WORD,
     columns_of,
 )
+from ..scheduler import DenseScheduler
 from .fill import copy_boxes, put_factors
 from .handover import Handover
 from .operands import MappedOperands
@@ -90,7 +90,7 @@ def matmul_mapped[
 
     A cluster's groups split the K of one tile.
     """
-    # Kept, or the compiler finds out anew in every step where shared memory is.
+    # Kept, or the compiler finds out anew in every step where schedulerd memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
     var stages = MappedStages[tokens](base, 0, 0)
     if thread_idx.x == 0:
@@ -103,7 +103,8 @@ def matmul_mapped[
     comptime NUMBERS = Operands.SCALING == Scaling.NUMBERS
     comptime STAGE_NUMBERS = UInt32(ROW_BYTES // (NUMBER_BYTES if NUMBERS else 1))
     var num_steps = (UInt32(a.k) + STAGE_NUMBERS - 1) // STAGE_NUMBERS
-    var share = Share[tokens, columns=columns_of(tokens)].here(result, num_steps, ranks)
+    comptime Scheduler = DenseScheduler[tokens, columns=columns_of(tokens)]
+    var scheduler = Scheduler.of(result, num_steps, ranks)
     if warp >= UInt32(CONSUMER_WARPS):
         comptime REGISTERS = filler_registers(Operands.SCALING)
         limit_registers["dec", REGISTERS]()
@@ -115,13 +116,13 @@ def matmul_mapped[
                 prefetch_map(Int(Pointer(to=left)))
                 prefetch_map(Int(Pointer(to=right)))
                 wait_on_dependent_grids()
-                copy_boxes(stages, Int(Pointer(to=left)), Int(Pointer(to=right)), share)
+                copy_boxes(stages, Int(Pointer(to=left)), Int(Pointer(to=right)), scheduler)
         elif role <= UInt32(GROUPS):
             if lane_here() == 0 and ranks == 1 and stores_in_halves(result):
-                store_parts(stages, Handover.of_storer(base, role - 1), share, result)
+                store_parts(stages, Handover.of_storer(base, role - 1), scheduler, result)
         else:
             wait_on_dependent_grids()
-            put_factors(stages, operands, share, result)
+            put_factors(stages, operands, scheduler, result)
     else:
         comptime REGISTERS = consumer_registers(Operands.SCALING)
         limit_registers["inc", REGISTERS]()
@@ -134,7 +135,7 @@ def matmul_mapped[
         var words = PartWords.of(stages, group)
         var handover = Handover.of_consumers(base, group)
         wait_on_dependent_grids()
-        var num_stages = share.end_step - share.first_step
+        var num_stages = scheduler.end_step - scheduler.first_step
         # Every group has a tile.
         while True:
             var of_first = Pair(1)
@@ -147,7 +148,7 @@ def matmul_mapped[
                 launch_dependent_grids()
             if ranks > 1:
                 keep_branch()
-                store_together(sums, last, tile, place, share, operands, a, w, result)
+                store_together(sums, last, tile, place, scheduler, operands, a, w, result)
                 break
             finish(sums, last, tile, place, handover, operands, a, w, result)
             if tile.is_last:
@@ -169,7 +170,7 @@ struct PartWords(TrivialRegisterPassable):
 
 
 def consumer_registers(scaling: Scaling) -> Int:
-    """Returns the registers of a consumer thread: more than its even share."""
+    """Returns the registers of a consumer thread: more than its even scheduler."""
     return 224 if starts_early(scaling) else 184
 
 

@@ -18,7 +18,6 @@ from std.memory import bitcast
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.host import BFLOAT16
 from ...tiles import in_registers
-from ..dense.share import Share
 from ..dense.together import SUMS_BARRIER
 from ..host.gemm import Scaling
 from ..instructions.packed import round_two
@@ -40,6 +39,7 @@ from ..instructions.wgmma import PART_SUMS, TileSums
 from ..layout import K_LANES
 from ..many.result import stores_in_halves
 from ..plan import MAX_RANKS, log_of_ranks
+from ..scheduler import DenseScheduler
 from ..shapes import (
     CONSUMER_WARPS,
     GROUPS,
@@ -273,20 +273,25 @@ def store_any[
 @always_inline
 def store_parts[
     tokens: Int, //
-](stages: MappedStages[tokens], storer: Handover, share: Share[tokens, ...], result: Result):
+](
+    stages: MappedStages[tokens],
+    storer: Handover,
+    scheduler: DenseScheduler[tokens, ...],
+    result: Result,
+):
     """Copies a consumer's part of all tiles from its room; one thread calls it."""
     var handover = storer
     var place = PartPlace[tokens].of_warp(storer.group * UInt32(CONSUMER_WARPS // GROUPS))
     var room = stages.room(storer.group).base
-    var index = share.first()
-    while share.has(index):
-        var tile = share.tile(index)
-        index = share.after(index)
+    var index = scheduler.first()
+    while scheduler.has(index):
+        var tile = scheduler.tile(index)
+        index = scheduler.after(index)
         handover.store[PART_TOKENS, PART_COLUMNS, PART_PITCH](
             room,
             result,
-            UInt32(tile.row * tokens) + place.first_token(),
-            UInt32(tile.column * columns_of(tokens)) + place.first_column(),
+            tile.row + place.first_token(),
+            tile.column + place.first_column(),
         )
 
 
@@ -298,7 +303,7 @@ def store_together[
     last: MappedStages[tokens],
     tile: TileFacts,
     place: PartPlace[tokens],
-    share: Share[tokens, ...],
+    scheduler: DenseScheduler[tokens, ...],
     operands: Operands,
     a: Activations,
     w: Weights,
@@ -333,18 +338,18 @@ def store_together[
     var marks = UInt32(0)
     comptime for log_ranks in range(1, log2_floor(MAX_RANKS) + 1):
         comptime RANKS = 1 << log_ranks
-        if share.ranks == UInt32(RANKS):
+        if scheduler.ranks == UInt32(RANKS):
             keep_branch()
             comptime for rank in range(RANKS):
                 marks |= load_peer_word(peer_address(marks_at, UInt32(rank)))
             add_ranks[RANKS](
-                region, last, first_row, first_column, num_tokens, share.rank, operands, result
+                region, last, first_row, first_column, num_tokens, scheduler.rank, operands, result
             )
     if any_lane(marks != 0):
         keep_branch()
         wait_at[CONSUMERS](SUMS_BARRIER)
         store_marked(
-            last, marks, first_row, first_column, num_tokens, share, operands, a, w, result
+            last, marks, first_row, first_column, num_tokens, scheduler, operands, a, w, result
         )
     leave_cluster()
 
@@ -396,20 +401,20 @@ def store_marked[
     first_row: UInt32,
     first_column: UInt32,
     num_tokens: UInt32,
-    share: Share[tokens, ...],
+    scheduler: DenseScheduler[tokens, ...],
     operands: Some[MappedOperands],
     a: Activations,
     w: Weights,
     result: Result,
 ):
     """Computes what is marked of this rank's columns; a lane has a word of the marks."""
-    var num_sets = UInt32(columns_of(tokens) // WARP_ROWS) >> log_of_ranks(share.ranks)
+    var num_sets = UInt32(columns_of(tokens) // WARP_ROWS) >> log_of_ranks(scheduler.ranks)
     var warp = broadcast(UInt32(thread_idx.x) // 32)
     var num_octets = (num_tokens + UInt32(OCTET - 1)) // UInt32(OCTET)
     for part in range(warp, num_sets * num_octets, UInt32(CONSUMER_WARPS)):
         var octet, set = divmod(part, num_sets)
         var token = octet * UInt32(OCTET)
-        var column = (share.rank * num_sets + set) * UInt32(WARP_ROWS)
+        var column = (scheduler.rank * num_sets + set) * UInt32(WARP_ROWS)
         var entry = token
         comptime if tokens == PART_TOKENS:
             entry += column // UInt32(PART_COLUMNS) * UInt32(PART_TOKENS)
