@@ -184,6 +184,9 @@ Hopper's builds on the room of any GPU.
             shared_memory.mojo    loads, copies and barriers by address
             global_memory.mojo    what groups of a kernel hand to each other
             wgmma.mojo            around the warp group's instruction
+        pipeline/             stages between producers and consumers of a CTA
+            ring.mojo             the ring of stages: full and empty barriers, parity
+            stages.mojo           what a stage holds, by main loop
         operands/             how codes and floats become bfloat16 pairs
             weights.mojo          codes to tensor core fragments
             activations.mojo      floats and codes to pairs, two numbers at once

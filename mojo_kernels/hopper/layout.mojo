@@ -10,6 +10,8 @@ comptime OPERANDS = Format.MXFP4
 """The format of weights, and of activations that are not kept."""
 comptime BLOCK = OPERANDS.block_k
 """Elements of a block."""
+comptime GRANULE_BITS = OPERANDS.element.bits
+"""Bits of codes whose blocks are one granule of a row each; longer ones have several."""
 comptime TILE_ROWS = PreshuffledCuda.ROW_MULTIPLE
 """Rows of a tile: two fragments of 16."""
 comptime ROW_LANES = PreshuffledCuda.ROW_LANES

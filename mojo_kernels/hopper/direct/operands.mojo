@@ -2,11 +2,10 @@
 
 from ...launch.queue import DevicePointer
 from ..dense.operands import ProductOperands
+from ..layout import GRANULE_BITS
 
 comptime GRANULE_WORDS = 2
 """Words of a granule that a lane has: one of each of its two rows."""
-comptime GRANULE_BITS = 4
-"""Bits of codes of which a block is one granule."""
 comptime Words[bits: Int] = SIMD[DType.uint32, GRANULE_WORDS * bits // GRANULE_BITS]
 """What a lane has of the codes of an instruction: eight of both rows."""
 comptime BlockFacts = SIMD[DType.uint32, 4]

@@ -37,22 +37,21 @@ from ..instructions.shared_memory import (
 from ..instructions.warp import keep_branch, keep_here, lane_here
 from ..layout import BLOCK, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
 from ..shapes import (
+    BULK_ROWS,
     BYTE_STEP_BLOCKS as STAGE_BLOCKS,
     CONSUMER_WARPS,
     FACTOR_BYTES,
     HEADER_BYTES,
     LANE_BYTES,
     ROW_BYTES,
+    RsLayout,
     SWIZZLE_BYTES,
     TILES,
-    direct_stages,
     room_tokens,
 )
 from ..scheduler import Corner, TileScheduler
 from .operands import DirectOperands, GRANULE_BITS
 
-comptime BULK_TOKENS = 128
-"""Tokens from which on codes come in bulk: 6 % faster, measured; with fewer 3 % slower."""
 comptime WEIGHT_FILLERS = 3
 """Warps that copy weights, every third stage each: with one, products take 4 to 7 % longer, measured."""
 
@@ -85,7 +84,7 @@ struct DirectStages[tokens: Int, bits: Int, has_factors: Bool](TrivialRegisterPa
     var parity: UInt32
     """The parity of the stage's current phase."""
 
-    comptime IN_BULK = Self.tokens >= BULK_TOKENS
+    comptime IN_BULK = Self.tokens >= BULK_ROWS
     """Whether codes of a tile come by one copy."""
     comptime BLOCK_GRANULES = Self.bits // GRANULE_BITS
     """Granules of a row in a block."""
@@ -109,7 +108,7 @@ struct DirectStages[tokens: Int, bits: Int, has_factors: Bool](TrivialRegisterPa
     """Where the factors lie."""
     comptime FACTORS_BYTES = Self.tokens * FACTOR_BYTES if Self.has_factors else 0
     """Bytes of a stage's factors."""
-    comptime SPACE = direct_stages(Self.tokens, Self.bits, Self.has_factors)
+    comptime SPACE = RsLayout.fp8(Self.tokens, Self.bits, Self.has_factors).space()
     comptime STAGES_AT = Self.SPACE.first_at
     """Where the stages begin, behind the rooms in which groups turn their part of C."""
     comptime STAGE_BYTES = Self.SPACE.stage_bytes

@@ -26,8 +26,6 @@ from ...simt.routing import ExpertWeights, NO_EXPERT
 from ...simt.views import flat_of
 from ..instructions.shared_memory import (
     arrive,
-    arrive_expecting,
-    copy_bulk,
     load_word,
     shared_base,
     store_word,
@@ -42,21 +40,23 @@ from ..instructions.wgmma import (
     start_step,
     store_sums,
 )
-from ..layout import BLOCK, K_LANES, TILE_BYTES, TILE_ROWS
+from ..layout import BLOCK, K_LANES, TILE_ROWS
 from ..middle.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS
 from ..middle.result import SUMS_BARRIER
 from ..operands.weights import Rows
+from ..pipeline.stages import RsRing
 from ..shapes import (
     MIDDLE_CONSUMER_WARPS as CONSUMER_WARPS,
     MIDDLE_THREADS as THREADS,
     PARITIES,
     READERS,
     ROW_BYTES,
+    RsLayout,
     STEP_BLOCKS,
-    expert_stages,
+    expert_layout,
     num_steps_of,
 )
-from ..staged.stages import Pipeline, Source
+from ..staged.stages import Source, fill_stages, flag_of
 from ..staged.weights import ROWS, StepWeights, first_row_of
 from .groups import Lists, RowTile, padded
 from .result import Exactly, Part, Sums, Target, pass_tokens_of, store_rows, store_zeros
@@ -92,92 +92,11 @@ struct GatheredRows(DevicePassable, TrivialRegisterPassable):
         return found.reduce_or() != 0
 
 
-comptime num_stages[tokens: Int] = expert_stages(tokens).count
-"""Stages that fit beside the sums."""
-comptime sums_at[tokens: Int] = expert_stages(tokens).end()
-"""Where sums meet, behind the stages."""
-
-
-@always_inline
-def advance[tokens: Int, //](mut pipeline: Pipeline[tokens], steps: UInt32):
-    """Goes on by steps, no more than there are stages."""
-    pipeline.stage += steps
-    if pipeline.stage >= UInt32(num_stages[tokens]):
-        pipeline.stage -= UInt32(num_stages[tokens])
-        pipeline.parity ^= 1
-
-
-@always_inline
-def advance_tile[tokens: Int, //](mut pipeline: Pipeline[tokens], steps: UInt32):
-    """Goes on by any number of steps."""
-    var rounds, stage = divmod(pipeline.stage + steps, UInt32(num_stages[tokens]))
-    # Broadcast, or the loop of the next tile is taken for one whose lanes part.
-    pipeline.stage = broadcast(stage)
-    pipeline.parity = broadcast(pipeline.parity ^ (rounds & 1))
-
-
-@fieldwise_init
-struct TileSource[tokens: Int](TrivialRegisterPassable):
-    """Where a filler copies a tile's stages from; one thread starts all its copies."""
-
-    var weights: Source[Self.tokens]
-    """The weights of the filler's tile."""
-    var stage: DevicePointer[DType.uint8]
-    """The tile's rows in the first step."""
-    var stage_bytes: Int
-    """From one step to the next."""
-    var tile_bytes: UInt32
-    """Of the rows that there are, and those that are swizzled with them."""
-
-    @staticmethod
-    @always_inline
-    def of(
-        staged: GatheredRows,
-        tile: RowTile,
-        w: Weights,
-        weight_tile: UInt32,
-        k: UInt32,
-        filler: UInt32,
-    ) -> Self:
-        """Finds what a filler copies."""
-        var row_blocks = k // UInt32(BLOCK)
-        var block = Int(weight_tile) * Int(row_blocks)
-        var weights = Source[Self.tokens](
-            staged.stages,
-            w.codes.unsafe_offset(block * TILE_BYTES),
-            w.scales.unsafe_offset(block * TILE_ROWS),
-            row_blocks,
-            filler,
-        )
-        return Self(
-            weights,
-            staged.stages.unsafe_offset(Int(tile.first_place) * ROW_BYTES),
-            Int(staged.num_places) * ROW_BYTES,
-            padded(tile.rows) * UInt32(ROW_BYTES),
-        )
-
-    @always_inline
-    def fill(self, mut pipeline: Pipeline[Self.tokens], num_steps: UInt32):
-        """Copies all stages of the tile, each when it has been read."""
-        for step in range(num_steps):
-            wait_phase(pipeline.empty(), pipeline.parity)
-            self.weights.copy_weights(pipeline, step)
-            if self.weights.filler == 0:
-                arrive_expecting(pipeline.full(), self.tile_bytes)
-                copy_bulk(
-                    pipeline.tokens(),
-                    self.stage.unsafe_offset(Int(step) * self.stage_bytes),
-                    self.tile_bytes,
-                    pipeline.full(),
-                )
-            advance(pipeline, 1)
-
-
 @always_inline
 def fill_tiles[
-    tokens: Int, //, is_gated: Bool
+    layout: RsLayout, //, is_gated: Bool
 ](
-    var pipeline: Pipeline[tokens],
+    var ring: RsRing[layout],
     lists: Lists,
     staged: GatheredRows,
     experts: ExpertWeights,
@@ -190,7 +109,7 @@ def fill_tiles[
     """Copies the stages of all tiles of the group of threads; a thread of each filler calls it."""
     var last = (UInt32(experts.columns) - 1) // UInt32(TILE_ROWS)
     # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
-    pipeline.parity = 1
+    ring.parity = 1
     for index in range(UInt32(block_idx.x), lists.num_tiles * num_groups, UInt32(grid_dim.x)):
         var tile, part = Part.find(lists, UInt32(index), num_groups, target, half)
         if tile.rows == 0:
@@ -199,8 +118,12 @@ def fill_tiles[
             continue
         var w = experts.of(Int(tile.expert))
         var mine = min(part.weight_tile(filler, UInt32(TILE_ROWS), is_gated), last)
-        var source = TileSource[tokens].of(staged, tile, w, mine, k, filler)
-        source.fill(pipeline, num_steps_of(k))
+        var rows = staged.stages.unsafe_offset(Int(tile.first_place) * ROW_BYTES)
+        var stride, bytes = Int(staged.num_places) * ROW_BYTES, padded(tile.rows) * UInt32(
+            ROW_BYTES
+        )
+        var source = Source[layout].of(rows, stride, bytes, w, mine, k, 0, filler)
+        fill_stages(ring, source, num_steps_of(k), 0)
 
 
 @__llvm_metadata(
@@ -222,11 +145,12 @@ def multiply_tiles[
 
     `staged` is what `prepare_bf16_places` made of `a`, which is read again for rows that are marked.
     """
+    comptime LAYOUT = expert_layout(TOKENS)
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
-    var pipeline = Pipeline[TOKENS](base, 0, 0)
+    var ring = RsRing[LAYOUT](base, 0, 0)
     if thread_idx.x == 0:
-        pipeline.init_barriers()
+        ring.init_barriers()
     barrier()
     wait_on_dependent_grids()
     launch_dependent_grids()
@@ -239,9 +163,7 @@ def multiply_tiles[
         limit_registers["dec", FILLER_REGISTERS]()
         if thread_idx.x % 32 == 0:
             var filler = warp - UInt32(CONSUMER_WARPS)
-            fill_tiles[IS_GATED](
-                pipeline, lists, staged, experts, target, num_groups, half, k, filler
-            )
+            fill_tiles[IS_GATED](ring, lists, staged, experts, target, num_groups, half, k, filler)
     else:
         limit_registers["inc", CONSUMER_REGISTERS]()
         var sums = TokenSums[TOKENS](uninitialized=True)
@@ -256,9 +178,9 @@ def multiply_tiles[
             var is_marked = False
             if not a.is_kept():
                 is_marked = staged.any_mark[TOKENS](tile)
-            consume(pipeline, num_steps, k // UInt32(BLOCK), warp, sums)
-            advance_tile(pipeline, num_steps)
-            var overflow = store_tile[IS_GATED](pipeline, sums, warp, part, target, result)
+            consume(ring, num_steps, k // UInt32(BLOCK), warp, sums)
+            ring.advance_by(num_steps)
+            var overflow = store_tile[IS_GATED](ring, sums, warp, part, target, result)
             if overflow or any_lane(is_marked):
                 keep_branch()
                 var w = experts.of(Int(tile.expert))
@@ -280,9 +202,9 @@ def multiply_tiles[
 
 @always_inline
 def consume[
-    tokens: Int
+    layout: RsLayout, tokens: Int, //
 ](
-    var pipeline: Pipeline[tokens],
+    var ring: RsRing[layout],
     num_steps: UInt32,
     num_blocks: UInt32,
     warp: UInt32,
@@ -290,15 +212,15 @@ def consume[
 ):
     """Multiplies every other stage of a tile as it fills."""
     sums[0] = 0
-    var flag = pipeline.flag(warp)
+    var flag = flag_of(ring.base, warp)
     store_word(flag, 0)
     var is_first_lane = lane_here() == 0
     var step = warp // UInt32(CONSUMER_WARPS // PARITIES)
     if step >= num_steps:
         return
-    advance(pipeline, step)
-    wait_phase(pipeline.full(), pipeline.parity)
-    var weights = StepWeights.load(pipeline, warp, num_blocks - step * UInt32(STEP_BLOCKS))
+    ring.advance_within(step)
+    wait_phase(ring.full(), ring.parity)
+    var weights = StepWeights.load(ring.here(), warp, num_blocks - step * UInt32(STEP_BLOCKS))
     var may_need_two = weights.may_need_two()
     # Two steps in turn: registers in flight keep their names.
     var decoded = Array[Rows[ROWS], 2 * STEP_BLOCKS](uninitialized=True)
@@ -308,15 +230,15 @@ def consume[
         comptime for turn in range(2):
             comptime HERE, NEXT = turn * STEP_BLOCKS, (1 - turn) * STEP_BLOCKS
             if step < num_steps:
-                start_step(decoded[HERE], decoded[HERE + 1], lower_word(pipeline.tokens()), sums)
-                var here = pipeline
-                advance(pipeline, UInt32(PARITIES))
+                start_step(decoded[HERE], decoded[HERE + 1], lower_word(ring.here().base), sums)
+                var here = ring
+                ring.advance[PARITIES]()
                 step += UInt32(PARITIES)
                 # Decoded while the tensor cores multiply.
                 if step < num_steps:
-                    wait_phase(pipeline.full(), pipeline.parity)
+                    wait_phase(ring.full(), ring.parity)
                     var blocks_left = num_blocks - step * UInt32(STEP_BLOCKS)
-                    weights = StepWeights.load(pipeline, warp, blocks_left)
+                    weights = StepWeights.load(ring.here(), warp, blocks_left)
                     may_need_two = weights.may_need_two()
                     comptime for block in range(STEP_BLOCKS):
                         decoded[NEXT + block] = weights.decode[block](may_need_two, flag)
@@ -327,9 +249,9 @@ def consume[
 
 @always_inline
 def store_tile[
-    tokens: Int, //, is_gated: Bool
+    layout: RsLayout, tokens: Int, //, is_gated: Bool
 ](
-    pipeline: Pipeline[tokens],
+    ring: RsRing[layout],
     sums: TokenSums[tokens],
     warp: UInt32,
     part: Part,
@@ -341,14 +263,14 @@ def store_tile[
     var lane = lane_here()
     var row_lane, pair = divmod(lane, UInt32(K_LANES))
     var column = first_row_of(warp) + row_lane
-    var both = pipeline.base + UInt32(sums_at[tokens])
+    var both = ring.base + UInt32(layout.space().end())
     var mine = Sums[tokens](both + warp // UInt32(READERS) * UInt32(Sums[tokens].NUM_BYTES))
     var overflow = False
     comptime for first in range(0, tokens, PASS):
         # All warps have stored what met here before, and have multiplied all stages.
         wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
         comptime if first == 0:
-            overflow = any_lane(load_word(pipeline.flag(lane % UInt32(CONSUMER_WARPS))) != 0)
+            overflow = any_lane(load_word(flag_of(ring.base, lane % UInt32(CONSUMER_WARPS))) != 0)
         store_sums[first, PASS](sums, mine.starting_at(Coord(2 * pair, column)))
         wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
         store_rows[tokens, is_gated](Sums[tokens](both), UInt32(first), part, target, result)

@@ -33,8 +33,19 @@ from ..instructions.wgmma import TokenSums, limit_registers
 from ..layout import BLOCK, K_LANES
 from ..many.kernel import CONSUMER_REGISTERS, FILLER_REGISTERS, consume
 from ..many.result import store_tokens, stores_in_halves
-from ..shapes import CONSUMER_WARPS, HALVES, STEP_BLOCKS, THREADS, TILES, WARP_ROWS, num_steps_of
-from ..staged.stages import Pipeline
+from ..pipeline.stages import RsRing, RsStage
+from ..shapes import (
+    CONSUMER_WARPS,
+    HALVES,
+    RsLayout,
+    STEP_BLOCKS,
+    THREADS,
+    TILES,
+    WARP_ROWS,
+    expert_layout,
+    num_steps_of,
+)
+from ..staged.stages import flag_of, room_of
 from ..staged.weights import HalfTile, ROWS, StepWeights, WeightReader, first_row_of
 from .groups import Lists
 from .hidden import WARP_HIDDEN, store_hidden_rows
@@ -69,16 +80,14 @@ struct GatePairs(WeightReader):
         return Self(tile, tile + UInt32(TILES // 2), word, word)
 
     @always_inline
-    def load[
-        num_tokens: Int
-    ](self, pipeline: Pipeline[num_tokens], num_blocks: UInt32) -> StepWeights:
+    def load(self, stage: RsStage[_], num_blocks: UInt32) -> StepWeights:
         var lane = UInt32(thread_idx.x) % 32
         var row_lane = lane // UInt32(K_LANES)
         # Bytes of both words of scales: one for the lower half, one for the upper one.
         var selector = self.word | (UInt32(4) + self.next_word) << 8
         var loaded = StepWeights(0, 0)
         comptime for block in range(STEP_BLOCKS):
-            var codes, scales = pipeline.codes(), pipeline.scales()
+            var codes, scales = stage.codes(), stage.scales()
             var first = codes.at(Coord(self.tile, block, lane, self.word))
             var second = codes.at(Coord(self.next_tile, block, lane, self.next_word))
             loaded.words[ROWS * block] = load_word(first)
@@ -111,11 +120,12 @@ def multiply_many_rows[
 
     `staged` is what `prepare_bf16_places` made of `a`, which is read again for rows that are marked.
     """
+    comptime LAYOUT = expert_layout(CAPACITY)
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
-    var pipeline = Pipeline[CAPACITY](base, 0, 0)
+    var ring = RsRing[LAYOUT](base, 0, 0)
     if thread_idx.x == 0:
-        pipeline.init_barriers()
+        ring.init_barriers()
     barrier()
     wait_on_dependent_grids()
     launch_dependent_grids()
@@ -127,9 +137,7 @@ def multiply_many_rows[
         limit_registers["dec", FILLER_REGISTERS]()
         if thread_idx.x % 32 == 0:
             var filler = warp - UInt32(CONSUMER_WARPS)
-            fill_tiles[IS_GATED](
-                pipeline, lists, staged, experts, target, num_groups, half, k, filler
-            )
+            fill_tiles[IS_GATED](ring, lists, staged, experts, target, num_groups, half, k, filler)
         return
     limit_registers["inc", CONSUMER_REGISTERS]()
     for index in range(UInt32(block_idx.x), lists.num_tiles * num_groups, UInt32(grid_dim.x)):
@@ -147,8 +155,8 @@ def multiply_many_rows[
             comptime if width <= CAPACITY:
                 if UInt32(fewer) < rows and rows <= UInt32(width):
                     keep_branch()
-                    multiply_rows[width, IS_GATED](pipeline, k, warp, part, target, result)
-        var overflow = any_lane(load_word(pipeline.flag(warp)) != 0)
+                    multiply_rows[width, IS_GATED](ring, k, warp, part, target, result)
+        var overflow = any_lane(load_word(flag_of(ring.base, warp)) != 0)
         var is_marked = False
         if not a.is_kept():
             is_marked = any_lane(staged.any_mark[CAPACITY](tile))
@@ -183,25 +191,18 @@ def columns_of[is_gated: Bool](warp: UInt32, part: Part) -> Tuple[UInt32, UInt32
 
 @always_inline
 def multiply_rows[
-    capacity: Int, //, width: Int, is_gated: Bool
-](
-    mut pipeline: Pipeline[capacity],
-    k: UInt32,
-    warp: UInt32,
-    part: Part,
-    target: Target,
-    result: Result,
-):
+    layout: RsLayout, //, width: Int, is_gated: Bool
+](mut ring: RsRing[layout], k: UInt32, warp: UInt32, part: Part, target: Target, result: Result,):
     """Multiplies and stores a tile of up to `width` rows."""
     var sums = TokenSums[width](uninitialized=True)
-    var flag, room = pipeline.flag(warp), pipeline.room(warp)
+    var flag, room = flag_of(ring.base, warp), room_of(ring.base, warp)
     var column = columns_of[is_gated](warp, part)[0]
     var num_steps, num_blocks = num_steps_of(k), k // UInt32(BLOCK)
     comptime if is_gated:
-        consume(pipeline, num_steps, num_blocks, GatePairs.of(warp, part.half == 0), flag, sums)
+        consume(ring, num_steps, num_blocks, GatePairs.of(warp, part.half == 0), flag, sums)
         store_hidden_rows(sums, room, part.half, target, result, column)
     else:
-        consume(pipeline, num_steps, num_blocks, HalfTile(warp), flag, sums)
+        consume(ring, num_steps, num_blocks, HalfTile(warp), flag, sums)
         if stores_in_halves(result):
             store_tokens[True](sums, room, result, 0, column)
         else:

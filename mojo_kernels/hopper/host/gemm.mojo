@@ -17,11 +17,10 @@ from ..shapes import (
     ROW_BYTES,
     StreamConfig,
     THREADS,
-    direct_stages,
+    RsLayout,
     mapped_stages,
     middle_shared_bytes,
     num_steps_of,
-    staged_stages,
 )
 from .workspace import MAX_K, is_shared, may_share
 
@@ -216,7 +215,7 @@ def grid_of_many(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
         groups = groups_of(plan.tiles(m, n).num_tiles(), Int(num_steps_of(UInt32(k))))
         tokens = plan.tokens
     return Grid(
-        groups, threads=THREADS, shared_bytes=staged_stages(tokens).end(), starts_early=True
+        groups, threads=THREADS, shared_bytes=RsLayout.bf16(tokens).space().end(), starts_early=True
     )
 
 
@@ -229,7 +228,7 @@ def grid_of_direct(
         tiles * ranks if ranks > 1 else min(tiles, MULTIPROCESSORS),
         threads=THREADS,
         cluster=ranks if ranks > 1 else 0,
-        shared_bytes=direct_stages(tokens, bits, has_factors).end(),
+        shared_bytes=RsLayout.fp8(tokens, bits, has_factors).space().end(),
         starts_early=True,
     )
 

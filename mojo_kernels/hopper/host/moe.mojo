@@ -32,7 +32,7 @@ from ..shapes import (
     StreamConfig,
     THREADS,
     WORD_BYTES,
-    direct_stages,
+    RsLayout,
     expert_shared_bytes,
     num_steps_of,
 )
@@ -421,7 +421,7 @@ def grid_of_bytes(has_factors: Bool, num_tiles: Int, num_groups: Int) -> Grid:
     return Grid(
         min(num_tiles * num_groups, MULTIPROCESSORS),
         threads=THREADS,
-        shared_bytes=direct_stages(EXPERT_CAPACITY, 4, has_factors).end(),
+        shared_bytes=RsLayout.fp8(EXPERT_CAPACITY, 4, has_factors).space().end(),
         starts_early=True,
     )
 

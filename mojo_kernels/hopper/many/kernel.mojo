@@ -39,16 +39,26 @@ from ..instructions.wgmma import (
     part_tokens,
 )
 from ..layout import BLOCK
+from ..pipeline.stages import RsRing
 from ..plan import Plan
 from ..scheduler import DenseScheduler, Schedule
-from ..shapes import CONSUMER_WARPS, EVEN_TOKENS, GROUPS, STEP_BLOCKS, THREADS, num_steps_of
+from ..shapes import (
+    CONSUMER_WARPS,
+    EVEN_TOKENS,
+    GROUPS,
+    RsLayout,
+    STEP_BLOCKS,
+    THREADS,
+    num_steps_of,
+)
 from ..prepare.bf16 import BF16Stages, prepare_bf16
 from ..staged.exact import Exact, Marks
 from ..staged.stages import (
-    Pipeline,
     Source,
     fill_first_stages,
     fill_stages,
+    flag_of,
+    room_of,
 )
 from ..staged.weights import HalfTile, WeightReader, first_row_of
 from .result import store_tokens, stores_in_halves
@@ -71,11 +81,12 @@ def matmul_many[
     `staged` is what `prepare_bf16` made of `a`, which is read again for the rows that are
     marked: those that bfloat16 cannot hold. Even shares have parts of tiles, of which groups meet.
     """
+    comptime LAYOUT = RsLayout.bf16(tokens)
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
-    var pipeline = Pipeline[tokens](base, 0, 0)
+    var ring = RsRing[LAYOUT](base, 0, 0)
     if thread_idx.x == 0:
-        pipeline.init_barriers()
+        ring.init_barriers()
     barrier()
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.
@@ -88,12 +99,13 @@ def matmul_many[
         limit_registers["dec", FILLER_REGISTERS]()
         if thread_idx.x % 32 == 0:
             # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
-            pipeline.parity = 1
-            var num_filled = UInt32(pipeline.STAGES)
+            ring.parity = 1
+            var num_filled = UInt32(ring.STAGES)
             while scheduler.has(index):
                 var tile = scheduler.tile(index)
+                var num_steps = tile.num_steps()
                 var filler = warp - UInt32(CONSUMER_WARPS)
-                var source = Source[tokens].of(
+                var source = Source[LAYOUT].of_dense(
                     staged.tokens,
                     w,
                     tile.row,
@@ -104,8 +116,8 @@ def matmul_many[
                     filler,
                 )
                 if num_filled > 0:
-                    fill_first_stages(pipeline, source, tile.num_steps())
-                fill_stages(pipeline, source, tile.num_steps(), num_filled)
+                    fill_first_stages(ring, source, num_steps)
+                fill_stages(ring, source, num_steps, num_filled)
                 num_filled = 0
                 index = scheduler.after(index)
     else:
@@ -120,8 +132,8 @@ def matmul_many[
             var num_blocks = k // UInt32(BLOCK) - tile.first_step * UInt32(STEP_BLOCKS)
             index = scheduler.after(index)
             var marked = Marks[tokens].read(staged, a, result.rows, token)
-            var flag = pipeline.flag(warp)
-            consume(pipeline, num_steps, num_blocks, HalfTile(warp), flag, sums)
+            var flag = flag_of(ring.base, warp)
+            consume(ring, num_steps, num_blocks, HalfTile(warp), flag, sums)
             if not scheduler.has(index):
                 launch_dependent_grids()
             # All lanes look before the flag is cleared for the next tile.
@@ -134,10 +146,10 @@ def matmul_many[
                         continue
                     overflow |= meeting.is_marked
             if stores_in_halves(result):
-                store_tokens[True](sums, pipeline.room(warp), result, token, column)
+                store_tokens[True](sums, room_of(ring.base, warp), result, token, column)
             else:
                 keep_branch()
-                store_tokens[False](sums, pipeline.room(warp), result, token, column)
+                store_tokens[False](sums, room_of(ring.base, warp), result, token, column)
             if overflow or marked.words.reduce_or() != 0:
                 var exact = Exact(a, w)
                 for i in range(min(UInt32(tokens), result.rows - token)):
@@ -147,9 +159,9 @@ def matmul_many[
 
 @always_inline
 def consume[
-    tokens: Int, used: Int, //
+    layout: RsLayout, used: Int, //
 ](
-    mut pipeline: Pipeline[tokens],
+    mut ring: RsRing[layout],
     num_steps: UInt32,
     num_blocks: UInt32,
     reader: Some[WeightReader],
@@ -167,24 +179,24 @@ def consume[
     # compute-sanitizer does not see.
     syncwarp()
     var is_first_lane = lane_here() == 0
-    wait_phase(pipeline.full(), pipeline.parity)
-    var weights = reader.load(pipeline, num_blocks)
+    wait_phase(ring.full(), ring.parity)
+    var weights = reader.load(ring.here(), num_blocks)
     var may_need_two = weights.may_need_two()
     var first = weights.decode[0](may_need_two, flag)
-    var previous = pipeline
+    var previous = ring
     for step in range(num_steps):
-        var token_rows = lower_word(pipeline.tokens())
+        var token_rows = lower_word(ring.here().base)
         multiply_block[used, 0](first, token_rows, sums)
         if step > 0 and is_first_lane:
             arrive(previous.empty())
 
-        previous = pipeline
-        pipeline.advance()
+        previous = ring
+        ring.advance()
         var next = weights
         if step + 1 < num_steps:
-            wait_phase(pipeline.full(), pipeline.parity)
+            wait_phase(ring.full(), ring.parity)
             var blocks_left = num_blocks - (step + 1) * UInt32(STEP_BLOCKS)
-            next = reader.load(pipeline, blocks_left)
+            next = reader.load(ring.here(), blocks_left)
         var second = weights.decode[1](may_need_two, flag)
         multiply_block[used, 1](second, token_rows, sums)
         weights = next

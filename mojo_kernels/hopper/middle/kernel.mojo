@@ -26,23 +26,25 @@ from ..instructions.shared_memory import arrive, shared_base, store_word, wait_p
 from ..instructions.warp import keep_here, lane_here
 from ..instructions.wgmma import TokenSums, limit_registers, lower_word, multiply_block
 from ..layout import BLOCK
+from ..pipeline.stages import RsRing
 from ..plan import Plan
 from ..shapes import (
     MIDDLE_CONSUMER_WARPS as CONSUMER_WARPS,
     MIDDLE_THREADS as THREADS,
     PARITIES,
+    RsLayout,
     STEP_BLOCKS,
     num_steps_of,
 )
 from ..prepare.bf16 import BF16Stages, prepare_bf16
 from ..staged.exact import Exact, Marks
 from ..staged.stages import (
-    Pipeline,
     Source,
     bands_of,
     fill_first_stages,
     fill_stages,
     first_of,
+    flag_of,
 )
 from ..staged.weights import StepWeights
 from .result import Share, leave_sums, store_exactly, store_share
@@ -65,6 +67,7 @@ def matmul_middle[
     `staged` is what `prepare_bf16` made of `a`, which is read again for the rows that are
     marked: those that bfloat16 cannot hold.
     """
+    comptime LAYOUT = RsLayout.bf16(TOKENS)
     # Who am I: a tile of C, and a share of K.
     var rank = UInt32(block_idx.x) % ranks
     var group = UInt32(block_idx.x) // ranks
@@ -78,43 +81,43 @@ def matmul_middle[
     var warp = broadcast(UInt32(thread_idx.x) // 32)
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
-    var pipeline = Pipeline[TOKENS](base, 0, 0)
+    var ring = RsRing[LAYOUT](base, 0, 0)
     if thread_idx.x == 0:
-        pipeline.init_barriers()
+        ring.init_barriers()
     barrier()
 
     if warp >= UInt32(CONSUMER_WARPS):
         limit_registers["dec", FILLER_REGISTERS]()
         if thread_idx.x % 32 == 0:
             var filler = warp - UInt32(CONSUMER_WARPS)
-            var source = Source[TOKENS].of(
+            var source = Source[LAYOUT].of_dense(
                 staged.tokens, w, first_token, first_column, result.columns, k, first_step, filler
             )
-            fill_first_stages(pipeline, source, num_steps)
+            fill_first_stages(ring, source, num_steps)
             # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
-            pipeline.parity = 1
-            fill_stages(pipeline, source, num_steps, UInt32(pipeline.STAGES))
+            ring.parity = 1
+            fill_stages(ring, source, num_steps, UInt32(ring.STAGES))
     else:
         limit_registers["inc", CONSUMER_REGISTERS]()
         var sums = TokenSums[TOKENS](uninitialized=True)
         var num_blocks = k // UInt32(BLOCK) - min(
             first_step * UInt32(STEP_BLOCKS), k // UInt32(BLOCK)
         )
-        consume(pipeline, num_steps, num_blocks, warp, sums)
+        consume(ring, num_steps, num_blocks, warp, sums)
         wait_on_dependent_grids()
         launch_dependent_grids()
         var marked = Marks[TOKENS].read(staged, a, result.rows, first_token)
-        leave_sums(pipeline, sums, warp)
+        leave_sums[TOKENS](base, sums, warp)
         var part = Share(rank, ranks, first_token, first_column)
-        store_share(pipeline, part, result)
-        store_exactly(pipeline, part, marked, result, Exact(a, w))
+        store_share[TOKENS](base, part, result)
+        store_exactly(base, part, marked, result, Exact(a, w))
 
 
 @always_inline
 def consume[
-    tokens: Int
+    layout: RsLayout, tokens: Int, //
 ](
-    var pipeline: Pipeline[tokens],
+    var ring: RsRing[layout],
     num_steps: UInt32,
     num_blocks: UInt32,
     warp: UInt32,
@@ -122,33 +125,33 @@ def consume[
 ):
     """Multiplies every other stage as it fills."""
     sums[0] = 0
-    var flag = pipeline.flag(warp)
+    var flag = flag_of(ring.base, warp)
     store_word(flag, 0)
     var is_first_lane = lane_here() == 0
     var step = warp // UInt32(CONSUMER_WARPS // PARITIES)
     if step >= num_steps:
         return
-    pipeline.advance(Int(step))
-    wait_phase(pipeline.full(), pipeline.parity)
-    var weights = StepWeights.load(pipeline, warp, num_blocks - step * UInt32(STEP_BLOCKS))
+    ring.advance_within(step)
+    wait_phase(ring.full(), ring.parity)
+    var weights = StepWeights.load(ring.here(), warp, num_blocks - step * UInt32(STEP_BLOCKS))
     var may_need_two = weights.may_need_two()
     var first = weights.decode[0](may_need_two, flag)
-    var previous = pipeline
+    var previous = ring
     var is_started = False
     while step < num_steps:
-        var token_rows = lower_word(pipeline.tokens())
+        var token_rows = lower_word(ring.here().base)
         multiply_block[tokens, 0](first, token_rows, sums)
         if is_started and is_first_lane:
             arrive(previous.empty())
         is_started = True
 
-        previous = pipeline
-        pipeline.advance(PARITIES)
+        previous = ring
+        ring.advance[PARITIES]()
         step += UInt32(PARITIES)
         var next = weights
         if step < num_steps:
-            wait_phase(pipeline.full(), pipeline.parity)
-            next = StepWeights.load(pipeline, warp, num_blocks - step * UInt32(STEP_BLOCKS))
+            wait_phase(ring.full(), ring.parity)
+            next = StepWeights.load(ring.here(), warp, num_blocks - step * UInt32(STEP_BLOCKS))
         var second = weights.decode[1](may_need_two, flag)
         multiply_block[tokens, 1](second, token_rows, sums)
         weights = next

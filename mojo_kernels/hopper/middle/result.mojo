@@ -39,7 +39,7 @@ from ..shapes import (
     WARP_ROWS,
 )
 from ..staged.exact import Exact, Marks
-from ..staged.stages import Pipeline
+from ..staged.stages import flag_of
 from ..staged.weights import first_row_of
 
 comptime PART_COLUMNS = 4
@@ -65,24 +65,24 @@ struct Share(TrivialRegisterPassable):
 
 
 @always_inline
-def region_of[tokens: Int](pipeline: Pipeline[tokens], parity: UInt32) -> Region[tokens]:
+def region_of[tokens: Int](base: UInt32, parity: UInt32) -> Region[tokens]:
     """Returns where the group leaves the sums of a parity."""
     comptime ALL = Region[tokens].NUM_BYTES
-    return Region[tokens](pipeline.base + UInt32(STAGES_AT) + parity * UInt32(ALL))
+    return Region[tokens](base + UInt32(STAGES_AT) + parity * UInt32(ALL))
 
 
 @always_inline
-def leave_sums[tokens: Int](pipeline: Pipeline[tokens], sums: TokenSums[tokens], warp: UInt32):
+def leave_sums[tokens: Int](base: UInt32, sums: TokenSums[tokens], warp: UInt32):
     """Stores a warp's sums where the stages were, when all warps have read them."""
     wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
     var row_lane, pair = divmod(UInt32(thread_idx.x) % 32, UInt32(K_LANES))
     var column = first_row_of(warp) + row_lane
-    var region = region_of(pipeline, warp // UInt32(READERS))
+    var region = region_of[tokens](base, warp // UInt32(READERS))
     store_sums[0, tokens](sums, region.starting_at(Coord(2 * pair, column)))
 
 
 @always_inline
-def store_share[tokens: Int](pipeline: Pipeline[tokens], share: Share, result: Result):
+def store_share[tokens: Int](base: UInt32, share: Share, result: Result):
     """Stores the elements of this rank when all ranks have left their sums."""
     if share.ranks == 1:
         wait_at[32 * CONSUMER_WARPS](SUMS_BARRIER)
@@ -90,13 +90,11 @@ def store_share[tokens: Int](pipeline: Pipeline[tokens], share: Share, result: R
         cluster_barrier()
     comptime for log_ranks in range(log2_floor(MAX_RANKS) + 1):
         if share.ranks == UInt32(1 << log_ranks):
-            store_tokens[1 << log_ranks](pipeline, share, result)
+            store_tokens[tokens, 1 << log_ranks](base, share, result)
 
 
 @always_inline
-def store_tokens[
-    tokens: Int, //, ranks: Int
-](pipeline: Pipeline[tokens], share: Share, result: Result):
+def store_tokens[tokens: Int, ranks: Int](base: UInt32, share: Share, result: Result):
     """Adds up and stores the tokens of this warp, a share of those of its rank."""
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
     var part = lane * UInt32(PART_COLUMNS)
@@ -108,7 +106,7 @@ def store_tokens[
         var loaded = in_registers[DType.float32, PART_COLUMNS, ranks, PARITIES]()
         comptime for rank in range(ranks):
             comptime for parity in range(PARITIES):
-                var at = region_of(pipeline, UInt32(parity)).at(Coord(token, part))
+                var at = region_of[tokens](base, UInt32(parity)).at(Coord(token, part))
                 comptime if ranks == 1:
                     loaded[rank, parity] = bitcast[DType.float32, PART_COLUMNS](load_quad(at))
                 else:
@@ -125,13 +123,13 @@ def store_tokens[
 @always_inline
 def store_exactly[
     tokens: Int
-](pipeline: Pipeline[tokens], share: Share, marked: Marks[tokens], result: Result, exact: Exact,):
+](base: UInt32, share: Share, marked: Marks[tokens], result: Result, exact: Exact):
     """Stores this warp's tokens once more where bfloat16 could not hold an operand."""
     var warp, lane = divmod(UInt32(thread_idx.x), UInt32(32))
     # A lane asks for one warp's flag of every rank.
     var flag = UInt32(0)
     for rank in range(share.ranks):
-        var at = pipeline.flag(lane % UInt32(CONSUMER_WARPS))
+        var at = flag_of(base, lane % UInt32(CONSUMER_WARPS))
         flag |= load_peer_word(peer_address(at, UInt32(rank)))
     var overflow = any_lane(flag != 0)
     if share.ranks > 1:

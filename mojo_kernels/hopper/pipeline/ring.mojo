@@ -79,7 +79,12 @@ struct Ring[StageType: Stage](TrivialRegisterPassable):
     def advance[steps: Int = 1](mut self):
         """Goes on by some steps, no more than there are stages."""
         comptime assert steps <= Self.STAGES, "a round would be left out"
-        self.stage += UInt32(steps)
+        self.advance_within(UInt32(steps))
+
+    @always_inline
+    def advance_within(mut self, steps: UInt32):
+        """The same for steps that are not known before."""
+        self.stage += steps
         if self.stage >= UInt32(Self.STAGES):
             self.stage -= UInt32(Self.STAGES)
             self.parity ^= 1

@@ -19,8 +19,8 @@ from ..operands.weights import (
     single_factor,
     unscaled_pairs,
 )
+from ..pipeline.stages import RsStage
 from ..shapes import HALVES, STEP_BLOCKS, TILES, WARP_ROWS
-from .stages import Pipeline
 
 comptime ROWS = 2
 """Rows of a lane."""
@@ -41,9 +41,7 @@ def first_row_of(warp: UInt32) -> UInt32:
 trait WeightReader(TrivialRegisterPassable):
     """Where a warp finds its weight rows in a stage."""
 
-    def load[
-        num_tokens: Int
-    ](self, pipeline: Pipeline[num_tokens], num_blocks: UInt32) -> StepWeights:
+    def load(self, stage: RsStage[_], num_blocks: UInt32) -> StepWeights:
         """Loads them from a stage that is full, of which so many blocks exist."""
         ...
 
@@ -55,10 +53,8 @@ struct HalfTile(WeightReader):
     var warp: UInt32
 
     @always_inline
-    def load[
-        num_tokens: Int
-    ](self, pipeline: Pipeline[num_tokens], num_blocks: UInt32) -> StepWeights:
-        return StepWeights.load(pipeline, self.warp, num_blocks)
+    def load(self, stage: RsStage[_], num_blocks: UInt32) -> StepWeights:
+        return StepWeights.load(stage, self.warp, num_blocks)
 
 
 @fieldwise_init
@@ -72,17 +68,15 @@ struct StepWeights(TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def load[
-        num_tokens: Int
-    ](pipeline: Pipeline[num_tokens], warp: UInt32, num_blocks: UInt32) -> Self:
+    def load(stage: RsStage[_], warp: UInt32, num_blocks: UInt32) -> Self:
         """Loads a stage that is full, of which so many blocks exist."""
         var lane = UInt32(thread_idx.x) % 32
         var tile = warp % UInt32(TILES)
         var half = half_of(warp)
         var loaded = Self(0, 0)
         comptime for block in range(STEP_BLOCKS):
-            var codes_at = pipeline.codes().at(Coord(tile, block, lane, half * UInt32(ROWS)))
-            var scales_at = pipeline.scales().at(Coord(tile, block, lane // UInt32(K_LANES)))
+            var codes_at = stage.codes().at(Coord(tile, block, lane, half * UInt32(ROWS)))
+            var scales_at = stage.scales().at(Coord(tile, block, lane // UInt32(K_LANES)))
             loaded.words = loaded.words.insert[offset=ROWS * block](load_pair(codes_at))
             loaded.scales[block] = join_bytes(load_word(scales_at), 0x4140 + 0x0202 * half)
         return loaded.without_end(num_blocks)
