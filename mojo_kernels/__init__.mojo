@@ -184,9 +184,30 @@ Hopper's builds on the room of any GPU.
             shared_memory.mojo    loads, copies and barriers by address
             global_memory.mojo    what groups of a kernel hand to each other
             wgmma.mojo            around the warp group's instruction
+        gemm_rs_fp8.mojo      the FP8 kernel whose weights are decoded in registers: dense, grouped
+        gemm_ss.mojo          the kernel of rows times rows: bytes, numbers
+        gemm_operands.mojo    what they want to know of both sides
+        product.mojo          what an RS kernel computes: one matrix, or those of groups
+        accumulator.mojo      where a thread's sums lie in a tile of C
         pipeline/             stages between producers and consumers of a CTA
             ring.mojo             the ring of stages: full and empty barriers, parity
             stages.mojo           what a stage holds, by main loop
+            slots.mojo            what the sums of an SS stage are multiplied by, beside it
+            codes.mojo            producers of an RS pipeline: rows of A, codes and scales
+            boxes.mojo            producers of an SS pipeline: boxes of tensor maps, factors
+            named_barriers.mojo   the hardware's barriers: consumers, warp groups, ping-pong
+        mainloop/             a warp group multiplies stages, and promotes partial sums
+            rs_fp8.mojo           weights decoded in registers
+            ss.mojo               both sides in shared memory
+        decode/               codes to fragments of tensor cores
+            fp8.mojo              which rows a lane has, where their codes are; a stage decoded
+        epilogue/             from accumulators to C
+            rs_fp8.mojo           factors, bias or gate, rounding, store, of RS
+            ss.mojo               the same of SS
+            store_warp.mojo       bulk copies of C, while consumers go on
+            cluster.mojo          cluster split-K: sums of all ranks
+            stream_k.mojo         the fix-up of stream-K
+            fallback.mojo         elements of C that are computed exactly
         operands/             how codes and floats become bfloat16 pairs
             weights.mojo          codes to tensor core fragments
             activations.mojo      floats and codes to pairs, two numbers at once
@@ -207,28 +228,11 @@ Hopper's builds on the room of any GPU.
         many/                 many rows
             kernel.mojo           a weight is decoded once for 256 of them; the launch
             result.mojo           how sums get to C
-        dense/                what kernels of tiles share: rows, stages, results
-            operands.mojo         what it wants to know of its operands
+        dense/                rows and weights made ready: what it takes
+            operands.mojo         what it wants to know of operands
             stages.mojo           rows that are ready, in the workspace
-            result.mojo           where sums meet factors, and how they get to C
-            together.mojo         the same for groups that split K
-            marks.mojo            rows whose elements of C are computed in float64
-        direct/               few tiles: weights' codes become bytes in registers
-            kernel.mojo           the kernel
-            operands.mojo         what it wants to know of its operands
-            stages.mojo           stages in shared memory, and who copies them
-            meeting.mojo          parts of tiles, of groups that have even shares
-            weights.mojo          codes of a stage to fragments of tensor cores
-            walk.mojo             a consumer's way along K
-            turns.mojo            groups that multiply one after the other
-        mapped/               rows on both sides, as they lie: tensor maps bring tiles of them
-            kernel.mojo           the kernel
-            stages.mojo           stages in shared memory
-            slots.mojo            what sums of a stage are multiplied by, beside them
-            fill.mojo             who copies stages, and puts factors
-            result.mojo           where sums meet factors, and how they get to C
-            handover.mojo         C on its way out, while the next tile is multiplied
-            operands.mojo         what it wants to know of both sides; those with float scales
+        mapped/               rows of E4M3 under float scales on both sides
+            operands.mojo         both sides, as operands of the product
             scales.mojo           float scales, where they lie
         prepare/              operand preparation: activations and weights as tensor cores take them
             kernel.mojo           the kernel: source x encoder x destination
@@ -254,9 +258,6 @@ Hopper's builds on the room of any GPU.
         byte_experts/         the same of MXFP4 and MXFP8 activations, on FP8 tensor cores
             dispatch.mojo         the launches
             begin.mojo            lists of rows, and shared exponents of all rows of B
-            kernel.mojo           the product of a tile of rows
-            columns.mojo          weight rows of a lane, and where gates and ups are
-            result.mojo           gates, and how numbers get to rows
         host/                 what the host decides; no kernel, no instruction
             gemm.mojo             who takes a product, and grids, by kernel
             workspace.mojo        workspaces, by kernel

@@ -152,19 +152,19 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
 
     @staticmethod
     def rs(operand: OperandType, tokens: Int, ranks: Int = 1) -> Self:
-        """Returns a plan of `middle`, `many` or `direct` whose clusters have whole tiles."""
+        """Returns a plan of `middle`, `many` or `gemm_rs_fp8` whose clusters have whole tiles."""
         var kernel = Kernel(MainLoop.RS, operand, False)
         return Self(kernel, tokens, RS_COLUMNS, ranks, Scheduler.TILES)
 
     @staticmethod
     def stream_k(operand: OperandType, tokens: Int) -> Self:
-        """Returns a plan of `many` or `direct` whose groups have equal shares of K."""
+        """Returns a plan of `many` or `gemm_rs_fp8` with stream-K."""
         var kernel = Kernel(MainLoop.RS, operand, False)
         return Self(kernel, tokens, RS_COLUMNS, 1, Scheduler.STREAM_K)
 
     @staticmethod
     def ss(kernel: Kernel, tokens: Int, ranks: Int = 1) -> Self:
-        """Returns a plan of `mapped`: tiles are as large, whatever their rows."""
+        """Returns a plan of `gemm_ss`: tiles are as large, whatever their rows."""
         return Self(kernel, tokens, MAPPED_ELEMENTS // max(tokens, 1), ranks, Scheduler.TILES)
 
     @staticmethod

@@ -42,7 +42,7 @@ struct WorkTile(TrivialRegisterPassable):
     var row: UInt32
     """The first row of C."""
     var rows: UInt32
-    """Rows from there on: of a list none behind its end; else there may be fewer in C."""
+    """Rows of A that there are: of a list none behind its end."""
     var column: UInt32
     """The first column of C."""
     var first_step: UInt32
@@ -55,9 +55,39 @@ struct WorkTile(TrivialRegisterPassable):
         """Returns how many steps of the tile the CTA has."""
         return self.end_step - self.first_step
 
+    @always_inline
+    def of_warp(self) -> Self:
+        """Returns it as all lanes have it: else the compiler knows of no branch that they share.
+
+        Loops that may be left by some lanes alone keep nothing in uniform registers.
+        """
+        var tile = self
+        tile.group, tile.place = broadcast(self.group), broadcast(self.place)
+        tile.row, tile.rows = broadcast(self.row), broadcast(self.rows)
+        return tile
+
+
+@fieldwise_init
+struct TileParts(TrivialRegisterPassable):
+    """The CTAs of stream-K that have steps of a tile, as one of them sees it."""
+
+    var first: UInt32
+    """The one that has the first step."""
+    var last: UInt32
+    """The one that has the last step."""
+    var here: UInt32
+    """This one."""
+    var begins: Bool
+    """Whether this one has the first step."""
+
 
 trait TileScheduler(TrivialRegisterPassable):
     """The tiles of a CTA, one after the other."""
+
+    comptime IS_LIST: Bool
+    """Whether tiles are those of a list."""
+    comptime IS_STREAM_K: Bool
+    """Whether CTAs may have some steps of a tile."""
 
     def first(self) -> UInt32:
         """Returns the index of the first tile."""
@@ -84,6 +114,16 @@ trait TileScheduler(TrivialRegisterPassable):
         """Returns a tile."""
         return self.tile(index, self.corner(index))
 
+    @always_inline
+    def parts(self, index: UInt32) -> TileParts:
+        """Returns who has steps of a tile, of stream-K."""
+        return TileParts(0, 0, 0, True)
+
+    @always_inline
+    def is_part(self, tile: WorkTile) -> Bool:
+        """Says whether others have steps of a tile, of stream-K."""
+        return False
+
 
 @fieldwise_init
 struct Schedule(Equatable, TrivialRegisterPassable):
@@ -105,6 +145,8 @@ struct DenseScheduler[rows: Int, schedule: Schedule = Schedule.CLUSTERS, columns
 ):
     """Tiles of C of so many rows and columns."""
 
+    var num_rows: UInt32
+    """Rows of C."""
     var bands: Self.Order
     """The order of the tiles."""
     var rank: UInt32
@@ -119,6 +161,7 @@ struct DenseScheduler[rows: Int, schedule: Schedule = Schedule.CLUSTERS, columns
     """The steps of a tile."""
 
     comptime Order = Bands[height_of(Self.rows, Self.columns)]
+    comptime IS_LIST = False
     comptime IS_STREAM_K = Self.schedule == Schedule.STREAM_K
 
     @staticmethod
@@ -129,34 +172,22 @@ struct DenseScheduler[rows: Int, schedule: Schedule = Schedule.CLUSTERS, columns
             (result.rows + UInt32(Self.rows - 1)) // UInt32(Self.rows),
             (result.columns + UInt32(Self.columns - 1)) // UInt32(Self.columns),
         }
+        var rank: UInt32
+        var count, all_steps = ranks, num_steps
         comptime if Self.IS_STREAM_K:
             # No more than 32 bits hold, see `host.workspace.may_share`.
-            var all_steps = bands.rows * bands.columns * num_steps
-            return Self._evenly(
-                bands, all_steps, UInt32(block_idx.x), UInt32(grid_dim.x), num_steps
-            )
-        var rank = UInt32(block_idx.x) % ranks
+            all_steps = bands.rows * bands.columns * num_steps
+            rank, count = UInt32(block_idx.x), UInt32(grid_dim.x)
+        else:
+            rank = UInt32(block_idx.x) % ranks
+        var first = broadcast(all_steps * rank // count)
+        var end = broadcast(all_steps * (rank + 1) // count)
         comptime if Self.schedule == Schedule.CEILED_CLUSTERS:
             var most = (num_steps + ranks - 1) // ranks
-            var first = min(rank * most, num_steps)
-            var own = broadcast(min(most, num_steps - first))
-            return Self(bands, rank, ranks, first, first + own, num_steps)
-        return Self._evenly(bands, num_steps, rank, ranks, num_steps)
-
-    @staticmethod
-    @always_inline
-    def _evenly(
-        bands: Self.Order, steps: UInt32, rank: UInt32, ranks: UInt32, num_steps: UInt32
-    ) -> Self:
-        """Returns that of a rank where all have as many steps as others, or one less."""
-        return Self(
-            bands,
-            rank,
-            ranks,
-            broadcast(steps * rank // ranks),
-            broadcast(steps * (rank + 1) // ranks),
-            num_steps,
-        )
+            first = min(rank * most, num_steps)
+            # Broadcast, or the loop over them is taken for one whose lanes part.
+            end = first + broadcast(min(most, num_steps - first))
+        return Self(result.rows, bands, rank, count, first, end, num_steps)
 
     @always_inline
     def first(self) -> UInt32:
@@ -187,10 +218,27 @@ struct DenseScheduler[rows: Int, schedule: Schedule = Schedule.CLUSTERS, columns
         comptime if Self.IS_STREAM_K:
             first = max(self.first_step, index * self.num_steps) - index * self.num_steps
             end = min(self.end_step - index * self.num_steps, self.num_steps)
-        return WorkTile(0, corner[0], corner[0], UInt32(Self.rows), corner[1], first, end)
+        var count = min(UInt32(Self.rows), self.num_rows - corner[0])
+        return WorkTile(0, corner[0], corner[0], count, corner[1], first, end)
 
     @always_inline
-    def cta_of(self, step: UInt32) -> UInt32:
+    def parts(self, index: UInt32) -> TileParts:
+        var first = index * self.num_steps
+        return TileParts(
+            self._cta_of(first),
+            self._cta_of(first + self.num_steps - 1),
+            self.rank,
+            first >= self.first_step,
+        )
+
+    @always_inline
+    def is_part(self, tile: WorkTile) -> Bool:
+        comptime if Self.IS_STREAM_K:
+            return tile.num_steps() < self.num_steps
+        return False
+
+    @always_inline
+    def _cta_of(self, step: UInt32) -> UInt32:
         """Returns the CTA of stream-K that has a step, of those of all tiles."""
         var all_steps = self.bands.rows * self.bands.columns * self.num_steps
         return broadcast(((step + 1) * self.ranks - 1) // all_steps)
@@ -205,6 +253,9 @@ struct ListScheduler[columns: Int](TileScheduler):
     """Tiles of a row of C."""
     var num_steps: UInt32
     """The steps of a tile."""
+
+    comptime IS_LIST = True
+    comptime IS_STREAM_K = False
 
     @always_inline
     def first(self) -> UInt32:

@@ -211,7 +211,7 @@ def expert_shared_bytes(tokens: Int) -> Int:
     return expert_layout(tokens).space().end() + expert_sums_bytes(tokens)
 
 
-# Codes that become bytes in registers: `direct` and `byte_experts`.
+# Codes that become bytes in registers: `gemm_rs_fp8`.
 
 comptime FACTOR_BYTES = 4
 """Bytes of a factor."""
@@ -239,7 +239,7 @@ def room_bytes(tokens: Int) -> Int:
     return tokens * PITCH + WARPS * tokens * FACTOR_BYTES
 
 
-# Rows of both sides by tensor maps: `mapped`.
+# Rows of both sides by tensor maps: `gemm_ss`.
 
 comptime PART_TOKENS = INSTRUCTION_ROWS
 """Tokens of a consumer."""

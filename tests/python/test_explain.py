@@ -269,7 +269,7 @@ def test_hopper_lists_rows_of_experts_where_each_has_many(op, activations):
         stages = names
     assert [launch.name for launch in some.launches] == stages
     if activations in ("mxfp4", "mxfp8"):
-        files = "streaming/kernel", "byte_experts/kernel", "byte_experts/kernel"
+        files = "streaming/kernel", "gemm_rs_fp8", "gemm_rs_fp8"
     for found, file in zip((few, some, many), files, strict=True):
         for launch in found.launches:
             multiplies = launch.tile != (0, 0)

@@ -1,7 +1,7 @@
 """Launches of products of experts on FP8 tensor cores.
 
-    grouped    begin_groups, prepare, multiply_bytes
-    experts    begin_slots, prepare, multiply_bytes with a gate, prepare, multiply_bytes, add_slots
+    grouped    begin_groups, prepare, gemm_rs_fp8
+    experts    begin_slots, prepare, gemm_rs_fp8 with a gate, prepare, gemm_rs_fp8, add_slots
 """
 
 from std.math import align_up
@@ -13,11 +13,12 @@ from ...problem import Left
 from ...simt.arguments import Activations, Result
 from ...simt.host import FLOAT32
 from ...simt.routing import ExpertWeights, Groups, Slots
-from ..direct.operands import DirectOperands
 from ..experts import slots
 from ..experts.groups import Lists
 from ..experts.result import Target
 from ..experts.slots import Places
+from ..gemm_operands import RsOperands
+from ..gemm_rs_fp8 import gemm_rs_fp8
 from ..host.gemm import MXFP8
 from ..host.moe import Memory, grid_of_begin, grid_of_bytes, num_groups_of, workspace_of
 from ..host.workspace import ALL_ROWS, LANE_CHUNKS, MANY_CHUNKS
@@ -25,10 +26,10 @@ from ..layout import TILE_ROWS
 from ..prepare.kernel import TilesOfB, launch_prepare
 from ..prepare.operands import E4M3Rows, E5M2Rows
 from ..prepare.source import SourceRows
+from ..product import Gating, GroupedProduct
 from ..shapes import EXPERT_CAPACITY as CAPACITY
 from .begin import Matrices, begin_groups, begin_slots
-from .columns import Gating
-from .kernel import multiply_bytes
+
 
 
 def e5m2_rows(lists: Lists, experts: Int, n: Int, k: Int, address: Int) -> E5M2Rows[False]:
@@ -125,7 +126,7 @@ def _product(
 
 
 def _multiply[
-    Operands: DirectOperands, //
+    Operands: RsOperands, //
 ](
     a: Activations,
     operands: Operands,
@@ -144,13 +145,11 @@ def _multiply[
     var num_groups = num_groups_of(Int(target.rows.columns), target.gate().is_there())
     comptime for known in range(Gating.COUNT):
         if gating.code == known:
-            queue.launch[multiply_bytes[Operands, known]](
+            comptime Product = GroupedProduct[Gating(known)]
+            var weights = ExpertWeights(experts, n)
+            queue.launch[gemm_rs_fp8[Operands, Product]](
                 grid_of_bytes(Operands.SCALES_STAGES, Int(lists.num_tiles), num_groups),
                 operands,
                 a,
-                lists,
-                ExpertWeights(experts, n),
-                target,
-                UInt32(num_groups),
-                UInt32(half),
+                Product(lists, weights, target, UInt32(num_groups), UInt32(half)),
             )

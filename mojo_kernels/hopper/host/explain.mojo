@@ -237,7 +237,7 @@ def _bytes(
     var num_groups = moe.num_groups_of(columns, is_gated)
     var grid = moe.grid_of_bytes(left.format == gemm.MXFP8, lists.num_tiles, num_groups)
     var tile_n = moe.HIDDEN if is_gated else COLUMNS
-    var file = StaticString("hopper/byte_experts/kernel.mojo")
+    var file = StaticString("hopper/gemm_rs_fp8.mojo")
     return _explained(name, file, reason, grid, EXPERT_CAPACITY, tile_n)
 
 

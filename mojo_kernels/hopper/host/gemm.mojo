@@ -137,7 +137,7 @@ def takes(problem: Problem) -> Bool:
 
 @fieldwise_init
 struct Scaling(Equatable, TrivialRegisterPassable):
-    """Where sums of `mapped` meet the scales of operands."""
+    """Where sums of `gemm_ss` meet the scales of operands."""
 
     var code: Int
 
@@ -222,7 +222,7 @@ def grid_of_many(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
 def grid_of_direct(
     m: Int, n: Int, tokens: Int, ranks: Int, bits: Int = 4, has_factors: Bool = False
 ) -> Grid:
-    """Returns the grid of `direct` for C of [m, n]: groups take tiles in turn, clusters one."""
+    """Returns the grid of `gemm_rs_fp8` for C of [m, n]: CTAs take tiles in turn, clusters one."""
     var tiles = ceildiv(m, tokens) * ceildiv(n, COLUMNS)
     return Grid(
         tiles * ranks if ranks > 1 else min(tiles, MULTIPROCESSORS),
@@ -234,7 +234,7 @@ def grid_of_direct(
 
 
 def grid_of_mapped(m: Int, n: Int, plan: Plan) -> Grid:
-    """Returns the grid of `mapped` for C of [m, n]: groups take tiles in turn, clusters one."""
+    """Returns the grid of `gemm_ss` for C of [m, n]: CTAs take tiles in turn, clusters one."""
     var tiles = plan.tiles(m, n).num_tiles()
     return Grid(
         tiles * plan.ranks if plan.ranks > 1 else min(tiles, MULTIPROCESSORS),

@@ -1,7 +1,7 @@
 """Many rows of activations: weights decoded in registers meet tokens in shared memory.
 
 A group computes 128 columns of C for 256 rows, one such tile after the other, or has an even share of
-the stages of all tiles, of 64, 128 or 256 rows: where a tile's parts meet, see `direct.meeting`. Warp
+the stages of all tiles, of 64, 128 or 256 rows: where a tile's parts meet, see `epilogue.stream_k`. Warp
 groups have roles, and registers to suit:
 
     4 fillers      warps that start the copies of stages: 64 steps of K of tokens and weights
@@ -26,7 +26,7 @@ from std.utils import StaticTuple
 from ...launch.queue import Queue
 from ...problem import Problem
 from ...simt.arguments import Activations, Result, Weights
-from ..direct.meeting import Meetings
+from ..epilogue.stream_k import FixUp
 from ..host.gemm import grid_of_many
 from ..host.workspace import PADDED, bf16_bytes, is_shared, workspace_of_many
 from ..instructions.shared_memory import arrive, load_word, shared_base, store_word, wait_phase
@@ -75,7 +75,7 @@ comptime FILLER_REGISTERS = 40
 )
 def matmul_many[
     tokens: Int, even: Bool
-](staged: BF16Stages, a: Activations, w: Weights, result: Result, meetings: Meetings[tokens]):
+](staged: BF16Stages, a: Activations, w: Weights, result: Result, meetings: FixUp[tokens]):
     """Computes tiles of 128 columns of C for so many rows.
 
     `staged` is what `prepare_bf16` made of `a`, which is read again for the rows that are
@@ -231,5 +231,5 @@ def _launch[tokens: Int, even: Bool](problem: Problem, plan: Plan, mut queue: So
         Activations(problem),
         Weights(problem),
         Result(problem),
-        Meetings[tokens].at(tiles, meetings_at),
+        FixUp[tokens].at(tiles, meetings_at),
     )

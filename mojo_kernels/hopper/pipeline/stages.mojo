@@ -2,12 +2,36 @@
 
     RS    weights decoded in registers: rows of A, swizzled; then, of four tiles of 32 weight rows,
           the codes and the scales; then a factor of each row of A, if rows have any
+    SS    128 bytes of K of the rows of A of a tile, swizzled; the same of its weight rows
+
+An SS tile has two parts, a consumer each, of 64 rows of A and 128 columns: below each other, or, where
+there are few rows, beside each other.
+
+    rows of A    columns
+    128          128
+    64           256
+
+Beside each SS stage there is a slot, see `slots`; before all of them, for each consumer, there is room
+for its part of C, see `epilogue.store_warp`.
 """
 
-from ..instructions.shared_memory import TileAddresses
+from ..instructions.shared_memory import TileAddresses, arrive
 from ..layout import GRANULE_BITS, ROWS_PER_LANE, ROW_LANES
-from ..shapes import RsLayout, TILES
+from ..shapes import (
+    CONSUMER_WARPS,
+    GROUPS,
+    HEADER_BYTES,
+    PART_BYTES,
+    PART_COLUMNS,
+    PART_TOKENS,
+    ROW_BYTES,
+    RsLayout,
+    TILES,
+    columns_of,
+    mapped_stages,
+)
 from .ring import Ring, Stage
+from .slots import Slot
 
 
 @fieldwise_init
@@ -50,3 +74,58 @@ struct RsStage[layout: RsLayout](Stage):
 
 comptime RsRing[layout: RsLayout] = Ring[RsStage[layout]]
 """The pipeline of an RS main loop."""
+
+
+@fieldwise_init
+struct SsStage[rows: Int](Stage):
+    """A stage of both sides of tiles of so many rows of A."""
+
+    var base: UInt32
+
+    comptime SPACE = mapped_stages(Self.rows)
+    comptime PRODUCER_ARRIVALS = 1 + 32
+    """The thread that starts copies, and the warp that puts factors.
+
+    Every lane says so, as every lane of consumers does of a stage that is read. One for a warp behind
+    a barrier of it would do, and takes as long, but compute-sanitizer does not see that.
+    """
+    comptime CONSUMER_ARRIVALS = 32 * CONSUMER_WARPS
+    comptime COLUMNS = columns_of(Self.rows)
+    """Columns of a tile."""
+
+    @always_inline
+    def weights(self) -> UInt32:
+        """Returns where the weight rows are."""
+        return self.base + UInt32(Self.rows * ROW_BYTES)
+
+    @always_inline
+    def rows_of(self, group: UInt32) -> UInt32:
+        """Returns where the rows of A of a consumer are."""
+        comptime if Self.rows == PART_TOKENS:
+            return self.base
+        return self.base + group * UInt32(PART_TOKENS * ROW_BYTES)
+
+    @always_inline
+    def weights_of(self, group: UInt32) -> UInt32:
+        """Returns where the weight rows of a consumer are."""
+        comptime if Self.COLUMNS == PART_COLUMNS:
+            return self.weights()
+        return self.weights() + group * UInt32(PART_COLUMNS * ROW_BYTES)
+
+
+comptime SsRing[rows: Int] = Ring[SsStage[rows]]
+"""The pipeline of an SS main loop."""
+
+
+@always_inline
+def slot_of[rows: Int, //](ring: SsRing[rows]) -> Slot[columns_of(rows)]:
+    """Returns the slot of the ring's stage."""
+    comptime SLOTS_AT = HEADER_BYTES + GROUPS * PART_BYTES
+    comptime BYTES = Slot[columns_of(rows)].NUM_BYTES
+    return {ring.base + UInt32(SLOTS_AT) + ring.stage * UInt32(BYTES)}
+
+
+@always_inline
+def release(ring: Ring[_]):
+    """Says that a lane has read a stage."""
+    arrive(ring.empty())

@@ -16,9 +16,10 @@ from ...launch.queue import Queue, device_pointer
 from ...launch.tensor_map import MappedRows
 from ...numbers.formats import block_of
 from ...problem import LeftKind, Problem
-from ...simt.arguments import Activations, Result, Weights
-from ..direct.kernel import launch as launch_rs
-from ..direct.meeting import Meetings
+from ...simt.arguments import Activations
+from ..epilogue.stream_k import FixUp
+from ..gemm_rs_fp8 import launch as launch_rs
+from ..gemm_ss import launch as launch_ss
 from ..host.gemm import (
     MXFP4,
     Scaling,
@@ -26,7 +27,6 @@ from ..host.gemm import (
     fp8_takes,
     grid_of_aligned,
     grid_of_fp8,
-    grid_of_mapped,
     is_kept_bfloat16,
     shareable,
 )
@@ -41,8 +41,7 @@ from ..host.workspace import (
     workspace_of_mapped,
     workspace_of_prepared,
 )
-from ..mapped.kernel import matmul_mapped
-from ..mapped.operands import FloatOperands, MappedOperands
+from ..mapped.operands import FloatOperands
 from ..mapped.scales import FloatScales
 from ..plan import Kernel, OperandType, Plan, takes_operands
 from ..shapes import DENSE_TOKENS, DIRECT_TOKENS, GROUPS, ROW_BYTES, columns_of
@@ -98,11 +97,11 @@ def _launch[
     var space = workspace_of_prepared(m, n, k, plan)
     var address = queue.workspace(space)
     var rows = Rows.at(m, n, k, tokens, address)
-    var meetings, num_counters = Meetings[tokens].at(0, 0), 0
+    var meetings, num_counters = FixUp[tokens].at(0, 0), 0
     if plan.is_stream_k():
         var tiles = plan.tiles(m, n).num_tiles()
         var parts_at = address + space.num_bytes() - meetings_bytes(tokens, tiles)
-        meetings, num_counters = Meetings[tokens].at(tiles, parts_at), GROUPS * tiles
+        meetings, num_counters = FixUp[tokens].at(tiles, parts_at), GROUPS * tiles
     # Each has a stage of bytes for each warp.
     var most_ctas = MAX_TILE_CTAS if Rows.IS_BF16 else k // (ROW_BYTES * PREPARE_WARPS)
     launch_prepare(
@@ -120,11 +119,11 @@ def _launch[
         comptime if Rows.IS_BF16:
             var row_bytes, stride = Rows.NUMBER_BYTES * k, problem.left.row_stride
             left = MappedRows(problem.left.values, m, row_bytes, Rows.NUMBER_BYTES * stride, tokens)
-        launch_ss[tokens](problem, rows, left, right, cut, queue)
+        launch_ss[rows=tokens](problem, rows, left, right, cut, queue)
     elif Rows.IS_E5M2:
         var grid = grid_of_fp8(m, n, k, cut)
         if plan.is_stream_k():
-            return launch_rs[Rows, tokens, even=True](rows, grid, problem, 1, queue, meetings)
+            return launch_rs[Rows, tokens, is_stream_k=True](rows, grid, problem, 1, queue, meetings)
         launch_rs[Rows, tokens](rows, grid, problem, cut.ranks, queue)
     else:
         var grid = grid_of_aligned(m, n, bits, cut)
@@ -160,27 +159,5 @@ def _launch_float_scaled[
     )
     var left = MappedRows(codes, m, k, k, tokens)
     var right = MappedRows(problem.right.codes, n, k, k, columns_of(tokens))
-    launch_ss[tokens](problem, operands, left, right, plan.within(ceildiv(k, ROW_BYTES)), queue)
+    launch_ss[rows=tokens](problem, operands, left, right, plan.within(ceildiv(k, ROW_BYTES)), queue)
 
-
-def launch_ss[
-    Operands: MappedOperands, //, tokens: Int
-](
-    problem: Problem,
-    operands: Operands,
-    left: MappedRows,
-    right: MappedRows,
-    plan: Plan,
-    mut queue: Some[Queue],
-) raises:
-    """Launches the SS main loop for rows of both sides."""
-    queue.launch[matmul_mapped[Operands, tokens]](
-        grid_of_mapped(problem.m, problem.n, plan),
-        queue.tensor_map(left),
-        queue.tensor_map(right),
-        operands,
-        Activations(problem),
-        Weights(problem),
-        Result(problem),
-        UInt32(plan.ranks),
-    )

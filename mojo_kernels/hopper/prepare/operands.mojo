@@ -25,15 +25,14 @@ from ...simt.arguments import Activations, Result, Weights
 from ...simt.codec import decode_chunk, f32_of_scale, unpack
 from ...simt.views import flat_of, rows_of
 from ..dense.stages import StagedRows
-from ..direct.operands import BlockFacts, DirectOperands, Words
 from ..exact import TokenOctet, compute_marked
+from ..gemm_operands import BlockFacts, MARK, RsOperands, SsOperands, Words
 from ..host.gemm import Scaling
 from ..host.workspace import PreparedPlaces, MANY_CHUNKS, MAX_CHUNKS, PREPARE_THREADS as THREADS
 from ..instructions.packed import BOTH_HALVES, multiply_pairs
 from ..instructions.shared_memory import any_thread, store_pair, store_quad, store_word
 from ..instructions.warp import keep_branch, lane_here
 from ..layout import BLOCK, K_LANES, OPERANDS, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
-from ..mapped.operands import MARK, MappedOperands
 from ..plan import OperandType
 from ..shapes import OCTET, ROW_BYTES, WARP_ROWS
 from .codes import (
@@ -76,7 +75,7 @@ def _chunk_counts(operand: OperandType) -> List[Int]:
 
 @fieldwise_init
 struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
-    DirectOperands, MappedOperands, PreparedOperands, StagedOperands
+    PreparedOperands, RsOperands, SsOperands, StagedOperands
 ):
     """Rows for tensor cores; codes of B have so many bits, and may be in the workspace."""
 

@@ -1,7 +1,7 @@
-"""C on its way to memory, where warps are free to copy it: consumers go on to the next tile.
+"""C on its way to memory by bulk copies of a store thread, while consumers go on to the next tile.
 
     consumers of a warp group    put their part of C into the group's room, and say `turned`
-    the group's storer           copies it token by token, and says `stored` when all is read
+    the group's store thread     copies it row by row, and says `stored` when all is read
 """
 
 from layout import Coord
@@ -29,8 +29,8 @@ comptime Barriers = TileAddresses[DType.uint64, 2, GROUPS]
 
 
 @fieldwise_init
-struct Handover(TrivialRegisterPassable):
-    """Where a warp group and its storer meet, and the parity of the phase that is waited for."""
+struct StorePipeline(TrivialRegisterPassable):
+    """Where a warp group and its store thread meet, and the parity of their next phase."""
 
     var base: UInt32
     """Start of the shared memory."""
@@ -58,7 +58,7 @@ struct Handover(TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def of_storer(base: UInt32, group: UInt32) -> Self:
+    def of_store_thread(base: UInt32, group: UInt32) -> Self:
         """Returns that of the thread that copies a group's tiles."""
         return Self(base, group, 0)
 
@@ -95,19 +95,19 @@ struct Handover(TrivialRegisterPassable):
 
     @always_inline
     def store[
-        tokens: Int, columns: Int, pitch: Int
-    ](mut self, room: UInt32, result: Result, token: UInt32, column: UInt32):
-        """Copies a part of C as soon as it is in the room, [token][column]; a thread calls it."""
+        rows: Int, columns: Int, pitch: Int
+    ](mut self, room: UInt32, result: Result, row: UInt32, column: UInt32):
+        """Copies a part of C as soon as it is in the room, [row][column]; a thread calls it."""
         wait_phase(self.turned(), self.parity)
         self.parity ^= 1
-        var is_there = token < result.rows and column < result.columns
+        var is_there = row < result.rows and column < result.columns
         if is_there and load_word(self.skips()) == 0:
             var num_bytes = 2 * min(UInt32(columns), result.columns - column)
             var place = result.output.unsafe_offset(
-                2 * (Int(token) * Int(result.columns) + Int(column))
+                2 * (Int(row) * Int(result.columns) + Int(column))
             )
             var source = room
-            for _ in range(min(UInt32(tokens), result.rows - token)):
+            for _ in range(min(UInt32(rows), result.rows - row)):
                 copy_out(place, source, num_bytes)
                 place = place.unsafe_offset(2 * Int(result.columns))
                 source += UInt32(pitch)

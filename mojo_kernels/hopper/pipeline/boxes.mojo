@@ -1,10 +1,10 @@
-"""Who fills the stages of a product, from one tile of C to the next as they empty.
+"""Producers of an SS pipeline, from one tile of C to the next as stages empty.
 
-    a thread    starts the copies of boxes
-    a warp      puts factors into slots: of four of the consumers' tokens a lane, loaded for some
+    a thread    starts the copies of boxes, which tensor maps cut out of both sides
+    a warp      puts factors into slots: of four of the consumers' rows of A a lane, loaded for some
                 stages at once; and in the end of a tile those of columns, biases and marks
 
-Operands say which tokens and columns are marked, by their factors.
+Operands say which rows and columns are left to the fallback, by their factors.
 """
 
 from max.gpu.primitives.warp import vote
@@ -14,14 +14,20 @@ from ...numbers.floats import FLOAT_TYPES, float_code
 from ...simt.arguments import Result
 from ...simt.views import flat_of
 from ..host.gemm import Scaling
-from ..instructions.shared_memory import arrive, store_word, wait_phase
+from ..instructions.shared_memory import (
+    arrive,
+    arrive_expecting,
+    copy_box,
+    store_word,
+    wait_phase,
+)
 from ..instructions.warp import keep_branch, lane_here
-from ..shapes import ENTRIES, GROUPS, MARK_WORDS, PART_COLUMNS, PART_TOKENS, columns_of
-from ..scheduler import DenseScheduler, WorkTile
-from .operands import MappedOperands
-from .scales import BATCH, LIFT, UNLIFT
+from ..shapes import ENTRIES, GROUPS, MARK_WORDS, PART_COLUMNS, PART_TOKENS, ROW_BYTES, columns_of
+from ..gemm_operands import SsOperands
+from ..mapped.scales import BATCH, LIFT, UNLIFT
+from ..scheduler import DenseScheduler, TileScheduler, WorkTile
 from .slots import TileFacts, store_float
-from .stages import MappedStages
+from .stages import SsRing, slot_of
 
 comptime LANE_ENTRIES = ENTRIES // 32
 """Factors of a lane."""
@@ -32,25 +38,26 @@ comptime Parts = SIMD[DType.float32, PARTS]
 
 
 @always_inline
-def copy_boxes[
-    tokens: Int, //
-](mut stages: MappedStages[tokens], left: Int, right: Int, scheduler: DenseScheduler[tokens, ...]):
-    """Copies the stages of all tiles; one thread calls it."""
+def copy_boxes(var ring: SsRing[_], left: Int, right: Int, scheduler: Some[TileScheduler]):
+    """Copies the stages of all tiles, by the addresses of tensor maps; one thread calls it."""
     var index = scheduler.first()
     while scheduler.has(index):
         var tile = scheduler.tile(index)
         index = scheduler.after(index)
         for step in range(tile.first_step, tile.end_step):
-            wait_phase(stages.empty(), stages.parity)
-            stages.copy_both(left, right, step, tile.row, tile.column)
-            stages.advance()
+            wait_phase(ring.empty(), ring.parity)
+            var byte, stage = step * UInt32(ROW_BYTES), ring.here()
+            arrive_expecting(ring.full(), UInt32(ring.SPACE.stage_bytes))
+            copy_box(stage.base, left, byte, tile.row, ring.full())
+            copy_box(stage.weights(), right, byte, tile.column, ring.full())
+            ring.advance()
 
 
 @fieldwise_init
 struct Loaded(TrivialRegisterPassable):
-    """The factors of a lane's tokens in a stage, on their way."""
+    """The factors of a lane's rows of A in a stage, on their way."""
 
-    var of_tokens: Factors
+    var of_rows: Factors
     var of_parts: Parts
     """Those of the weights that parts of the tile have."""
 
@@ -60,16 +67,16 @@ comptime Batch[count: Int] = Array[Loaded, count]
 
 
 @fieldwise_init
-struct FilledTile[Operands: MappedOperands, tokens: Int](TrivialRegisterPassable):
-    """A tile, and where a lane finds the factors of its tokens and of the tile's columns."""
+struct FilledTile[Operands: SsOperands, rows: Int](TrivialRegisterPassable):
+    """A tile, and where a lane finds the factors of its rows of A and of the tile's columns."""
 
     var operands: Self.Operands
-    var token: UInt32
+    var row: UInt32
     """Its first row of C."""
     var column: UInt32
     """Its first column."""
-    var token_places: SIMD[DType.uint32, LANE_ENTRIES]
-    """The tokens' first factors."""
+    var row_places: SIMD[DType.uint32, LANE_ENTRIES]
+    """The rows' first factors."""
     var part_places: SIMD[DType.uint32, PARTS]
     """Those of the weights of parts that lie beside each other."""
 
@@ -82,10 +89,10 @@ struct FilledTile[Operands: MappedOperands, tokens: Int](TrivialRegisterPassable
         """Finds those of a tile; of one past the end they are other rows'."""
         var found = Self(operands, tile.row, tile.column, 0, 0)
         comptime for i in range(LANE_ENTRIES):
-            comptime first = 32 * i % Self.tokens
-            found.token_places[i] = operands.token_place(tile.row + UInt32(first) + lane_here())
+            comptime first = 32 * i % Self.rows
+            found.row_places[i] = operands.token_place(tile.row + UInt32(first) + lane_here())
         comptime for i in range(PARTS):
-            comptime first = PART_COLUMNS * i % columns_of(Self.tokens)
+            comptime first = PART_COLUMNS * i % columns_of(Self.rows)
             found.part_places[i] = operands.column_place(tile.column + UInt32(first))
         return found
 
@@ -97,15 +104,13 @@ struct FilledTile[Operands: MappedOperands, tokens: Int](TrivialRegisterPassable
             loaded[stage] = Loaded(0, 1)
         comptime for i in range(LANE_ENTRIES):
             comptime if in_batches:
-                var factors = self.operands.token_batch(self.token_places[i], first)
+                var factors = self.operands.token_batch(self.row_places[i], first)
                 comptime for stage in range(Self.COUNT):
-                    loaded[stage].of_tokens[i] = factors[stage]
+                    loaded[stage].of_rows[i] = factors[stage]
             else:
                 comptime for stage in range(Self.COUNT):
                     var step = min(first + UInt32(stage), last)
-                    loaded[stage].of_tokens[i] = self.operands.token_factor(
-                        self.token_places[i], step
-                    )
+                    loaded[stage].of_rows[i] = self.operands.token_factor(self.row_places[i], step)
         comptime if Self.Operands.SCALING == Scaling.TILES:
             if self.operands.has_tiles():
                 comptime for stage in range(Self.COUNT):
@@ -122,51 +127,51 @@ struct FilledTile[Operands: MappedOperands, tokens: Int](TrivialRegisterPassable
         return Self.Operands.SCALING != Scaling.TILES or not self.operands.has_tiles()
 
     @always_inline
-    def load_ends(self, step: UInt32) -> Ends[Self.tokens]:
+    def load_ends(self, step: UInt32) -> Ends[Self.rows]:
         """Loads the factors of a lane's columns, of a stage if they have some for each."""
-        var ends = Ends[Self.tokens](1)
+        var ends = Ends[Self.rows](1)
         if self.has_ends():
-            comptime for i in range(columns_of(Self.tokens) // 32):
+            comptime for i in range(columns_of(Self.rows) // 32):
                 var column = self.column + UInt32(32 * i) + lane_here()
                 ends[i] = self.operands.column_factor(self.operands.column_place(column), step)
         return ends
 
 
-comptime Ends[tokens: Int] = SIMD[DType.float32, columns_of(tokens) // 32]
+comptime Ends[rows: Int] = SIMD[DType.float32, columns_of(rows) // 32]
 """Factors of a lane's columns."""
 
 
 @always_inline
 def put_factors[
-    tokens: Int, Operands: MappedOperands, //
+    rows: Int, Operands: SsOperands, //
 ](
-    mut stages: MappedStages[tokens],
+    mut ring: SsRing[rows],
     operands: Operands,
-    scheduler: DenseScheduler[tokens, ...],
+    scheduler: DenseScheduler[rows, ...],
     result: Result,
 ):
     """Fills the slots of all tiles; a warp calls it."""
     comptime if Operands.SCALING.is_of_stages():
         if operands.lie_in_batches(scheduler.first_step):
             keep_branch()
-            return put_tiles[in_batches=True](stages, operands, scheduler, result)
-    put_tiles[in_batches=False](stages, operands, scheduler, result)
+            return put_tiles[in_batches=True](ring, operands, scheduler, result)
+    put_tiles[in_batches=False](ring, operands, scheduler, result)
 
 
 @always_inline
 def put_tiles[
-    tokens: Int, Operands: MappedOperands, //, in_batches: Bool
+    rows: Int, Operands: SsOperands, //, in_batches: Bool
 ](
-    mut stages: MappedStages[tokens],
+    mut ring: SsRing[rows],
     operands: Operands,
-    scheduler: DenseScheduler[tokens, ...],
+    scheduler: DenseScheduler[rows, ...],
     result: Result,
 ):
     """Does so; factors of some stages are loaded at once, while those before them are put."""
-    comptime COUNT = FilledTile[Operands, tokens].COUNT
+    comptime COUNT = FilledTile[Operands, rows].COUNT
     var index = scheduler.first()
     var last = scheduler.end_step - 1
-    var tile = FilledTile[Operands, tokens].of(operands, scheduler.tile(index))
+    var tile = FilledTile[Operands, rows].of(operands, scheduler.tile(index))
     var loaded = tile.load[in_batches](scheduler.first_step, last)
     # Every group has a tile.
     while True:
@@ -178,28 +183,28 @@ def put_tiles[
             comptime if Operands.SCALING.is_of_stages():
                 loaded = tile.load[in_batches](first + UInt32(COUNT), last)
             comptime for stage in range(COUNT):
-                put_stage[Operands](stages, tile, first + UInt32(stage), there[stage], found)
+                put_stage[Operands](ring, tile, first + UInt32(stage), there[stage], found)
             first += UInt32(COUNT)
         # What the next tile begins with and what this one ends with is on the way meanwhile.
-        var next_tile = FilledTile[Operands, tokens].of(operands, scheduler.tile(index))
+        var next_tile = FilledTile[Operands, rows].of(operands, scheduler.tile(index))
         var next = next_tile.load[in_batches](scheduler.first_step, last)
         var ends = tile.load_ends(last)
-        var biases = load_biases[stages.COLUMNS // 32](result, tile.column + lane_here())
+        var biases = load_biases[columns_of(rows) // 32](result, tile.column + lane_here())
         var of_last = loaded[0]
         comptime for stage in range(COUNT - 1):
             if first + UInt32(stage) < last:
-                put_stage[Operands](stages, tile, first + UInt32(stage), loaded[stage], found)
+                put_stage[Operands](ring, tile, first + UInt32(stage), loaded[stage], found)
                 of_last = loaded[stage + 1]
         # The tile's last stage has what is of the whole tile, too.
-        wait_phase(stages.empty(), stages.parity)
-        put_tokens[Operands](stages, of_last, found)
-        put_ends(stages, tile, ends, found)
-        comptime for i in range(stages.COLUMNS // 32):
-            store_float(stages.slot().bias_at(UInt32(32 * i) + lane_here()), biases[i])
-        put_marks(stages, operands, found)
+        wait_phase(ring.empty(), ring.parity)
+        put_rows[Operands](ring, of_last, found)
+        put_ends(ring, tile, ends, found)
+        comptime for i in range(columns_of(rows) // 32):
+            store_float(slot_of(ring).bias_at(UInt32(32 * i) + lane_here()), biases[i])
+        put_marks(ring, operands, found)
         if lane_here() == 0:
-            TileFacts(tile.token, tile.column, not scheduler.has(index)).put(stages.slot())
-        say_full(stages)
+            TileFacts(tile.row, tile.column, not scheduler.has(index)).put(slot_of(ring))
+        say_full(ring)
         if not scheduler.has(index):
             break
         tile = next_tile
@@ -208,28 +213,28 @@ def put_tiles[
 
 @always_inline
 def put_stage[
-    tokens: Int, //, Operands: MappedOperands
+    rows: Int, //, Operands: SsOperands
 ](
-    mut stages: MappedStages[tokens],
-    tile: FilledTile[Operands, tokens],
+    mut ring: SsRing[rows],
+    tile: FilledTile[Operands, rows],
     step: UInt32,
     loaded: Loaded,
     mut found: Found,
 ):
     """Fills the slot of a stage that is not its tile's last one."""
-    wait_phase(stages.empty(), stages.parity)
+    wait_phase(ring.empty(), ring.parity)
     comptime if Operands.SCALING.is_of_stages():
-        put_tokens[Operands](stages, loaded, found)
+        put_rows[Operands](ring, loaded, found)
     comptime if Operands.SCALING == Scaling.COLUMNS:
-        put_ends(stages, tile, tile.load_ends(step), found)
-    say_full(stages)
+        put_ends(ring, tile, tile.load_ends(step), found)
+    say_full(ring)
 
 
 @always_inline
-def say_full(mut stages: MappedStages[_]):
+def say_full(mut ring: SsRing[_]):
     """Says that a lane has filled its part of a slot, and goes on to the next one."""
-    arrive(stages.full())
-    stages.advance()
+    arrive(ring.full())
+    ring.advance()
 
 
 @fieldwise_init
@@ -237,45 +242,40 @@ struct Found(TrivialRegisterPassable):
     """What a lane has found that float32 sums cannot take, of a tile."""
 
     var largest: Factors
-    """The largest factor that sums of each of its tokens meet; where they meet one, that."""
+    """The largest factor that sums of each of its rows meets; where they meet one, that."""
     var columns: UInt32
     """A bit for each of its columns."""
 
 
 @always_inline
-def put_tokens[
-    tokens: Int, //, Operands: MappedOperands
-](stages: MappedStages[tokens], loaded: Loaded, mut found: Found):
-    """Puts the factors of a lane's tokens, those of their tiles multiplied in."""
+def put_rows[
+    rows: Int, //, Operands: SsOperands
+](ring: SsRing[rows], loaded: Loaded, mut found: Found):
+    """Puts the factors of a lane's rows of A, those of their tiles multiplied in."""
     var lifted = LIFT * loaded.of_parts
     comptime for i in range(LANE_ENTRIES):
-        var factor = loaded.of_tokens[i]
+        var factor = loaded.of_rows[i]
         comptime if Operands.SCALING == Scaling.TILES:
             factor *= lifted[32 * i // PART_TOKENS]
             found.largest[i] = max(found.largest[i], abs(factor))
         else:
             found.largest[i] = factor
-        store_float(stages.slot().factor_at(UInt32(32 * i) + lane_here()), factor)
+        store_float(slot_of(ring).factor_at(UInt32(32 * i) + lane_here()), factor)
 
 
 @always_inline
 def put_ends[
-    tokens: Int, Operands: MappedOperands, //
-](
-    stages: MappedStages[tokens],
-    tile: FilledTile[Operands, tokens],
-    ends: Ends[tokens],
-    mut found: Found,
-):
+    rows: Int, Operands: SsOperands, //
+](ring: SsRing[rows], tile: FilledTile[Operands, rows], ends: Ends[rows], mut found: Found,):
     """Puts the factors of a lane's columns."""
     var has_ends = tile.has_ends()
-    comptime for i in range(columns_of(tokens) // 32):
+    comptime for i in range(columns_of(rows) // 32):
         var is_lost = has_ends and tile.operands.loses_column(ends[i])
         found.columns |= UInt32(1 if is_lost else 0) << UInt32(i)
         var end = ends[i]
         comptime if Operands.SCALING == Scaling.TILES:
             end *= UNLIFT
-        store_float(stages.slot().end_at(UInt32(32 * i) + lane_here()), end)
+        store_float(slot_of(ring).end_at(UInt32(32 * i) + lane_here()), end)
 
 
 @always_inline
@@ -293,15 +293,15 @@ def load_biases[count: Int](result: Result, column: UInt32) -> SIMD[DType.float3
 
 
 @always_inline
-def put_marks(stages: MappedStages[_], operands: Some[MappedOperands], found: Found):
+def put_marks(ring: SsRing[_], operands: Some[SsOperands], found: Found):
     """Puts the marks of a tile."""
-    var slot = stages.slot()
+    var slot = slot_of(ring)
     var word = UInt32(0)
-    comptime for i in range(slot.TOKEN_WORDS):
+    comptime for i in range(slot.ROW_WORDS):
         var marks = vote[DType.uint32](operands.loses_token(found.largest[i]))
         word = marks if lane_here() == UInt32(i) else word
     comptime for i in range(slot.COLUMN_WORDS):
         var marks = vote[DType.uint32]((found.columns >> UInt32(i)) % 2 == 1)
-        word = marks if lane_here() == UInt32(slot.TOKEN_WORDS + i) else word
+        word = marks if lane_here() == UInt32(slot.ROW_WORDS + i) else word
     if lane_here() < UInt32(MARK_WORDS):
         store_word(slot.mark_at(lane_here()), word)

@@ -1,15 +1,15 @@
-"""What a stage's sums are multiplied by, in shared memory.
+"""What a stage's sums are multiplied by, beside an SS stage in shared memory.
 
-    factors     of each consumer's 64 tokens: float32
+    factors     of each consumer's 64 rows of A: float32
     ends        of each column of the tile, for all its sums: float32
     biases      of each column: float32
-    marks       a bit for each token of each consumer, then for each column: what is marked is
-                computed in float64
+    marks       a bit for each row of A of each consumer, then for each column: what is left to the
+                fallback
     tile        its first row and column, and whether another one follows: consumers have no
-                registers for what would tell them
+                registers for a tile scheduler
 
-Behind the factors all is for whole tiles: who fills puts it into the slot of the tile's last stage.
-`COLUMNS` of `scales` wants ends for every stage, and they are that stage's.
+Behind the factors all is for whole tiles: the producer puts it into the slot of the tile's last stage.
+`COLUMNS` of `Scaling` wants ends for every stage, and they are that stage's.
 """
 
 from max.gpu.primitives.warp import broadcast
@@ -20,15 +20,15 @@ from ..shapes import ENTRIES, MARK_WORDS, WORD, slot_bytes
 
 
 @fieldwise_init
-struct Slot[tokens: Int, columns: Int](TrivialRegisterPassable):
-    """The slot of a stage, of tiles of so many tokens and columns."""
+struct Slot[columns: Int](TrivialRegisterPassable):
+    """The slot of a stage, of tiles of so many columns."""
 
     var base: UInt32
 
     comptime ENDS_AT = ENTRIES * WORD
     comptime BIASES_AT = Self.ENDS_AT + Self.columns * WORD
     comptime MARKS_AT = Self.BIASES_AT + Self.columns * WORD
-    comptime TOKEN_WORDS = ENTRIES // 32
+    comptime ROW_WORDS = ENTRIES // 32
     comptime COLUMN_WORDS = Self.columns // 32
     comptime NUM_BYTES = slot_bytes(Self.columns)
     """Bytes of a slot."""
@@ -36,7 +36,7 @@ struct Slot[tokens: Int, columns: Int](TrivialRegisterPassable):
 
     @always_inline
     def factor_at(self, entry: UInt32) -> UInt32:
-        """Returns where the factor of a consumer's token is."""
+        """Returns where the factor of a consumer's row of A is."""
         return self.base + entry * UInt32(WORD)
 
     @always_inline
@@ -51,13 +51,13 @@ struct Slot[tokens: Int, columns: Int](TrivialRegisterPassable):
 
     @always_inline
     def mark_at(self, word: UInt32) -> UInt32:
-        """Returns where 32 marks are: of tokens, then of columns."""
+        """Returns where 32 marks are: of rows of A, then of columns."""
         return self.base + UInt32(Self.MARKS_AT) + word * UInt32(WORD)
 
     @always_inline
     def column_mark_at(self, word: UInt32) -> UInt32:
         """Returns where the marks of 32 columns are."""
-        return self.mark_at(UInt32(Self.TOKEN_WORDS) + word)
+        return self.mark_at(UInt32(Self.ROW_WORDS) + word)
 
     @always_inline
     def tile_at(self) -> UInt32:
@@ -74,7 +74,7 @@ struct TileFacts(TrivialRegisterPassable):
     var column: UInt32
     """Its first column."""
     var is_last: Bool
-    """Whether the group has no other one behind it."""
+    """Whether the CTA has no other one behind it."""
 
     @staticmethod
     @always_inline

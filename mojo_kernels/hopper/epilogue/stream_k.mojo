@@ -1,10 +1,10 @@
-"""Tiles of C of which several groups have some stages each: the last one there adds up and stores.
+"""The fix-up of stream-K: the last CTA that leaves its part of a tile adds up all of them, and stores C.
 
     counters    [tile of C][consumer]: parts of the tile that are in memory, and marks
-    parts       [group][begins a tile or not][four sums][thread]: what a group has of a tile's sums
+    parts       [CTA][begins a tile or not][four sums][thread]: what a CTA has of a tile's sums
 
-A group has some stages of its first tile and of its last one, which are all parts there are. Sums are
-added in the order of groups, whoever is last: the same bits every time. Nobody waits for anybody, and
+A CTA has some steps of its first tile and of its last one, which are all parts there are. Sums are
+added in the order of CTAs, whoever is last: the same bits every time. Nobody waits for anybody, and
 who begins a tile and comes when all others have been there stores nothing.
 
 One thread of a consumer counts: barriers of the consumer stand between what others store and its
@@ -19,12 +19,12 @@ from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from ...launch.queue import DevicePointer, device_pointer
 from ...simt.instructions import Quad
 from ...simt.views import flat_of
-from ..dense.marks import wait_for_group
 from ..host.workspace import SLOTS, counter_bytes
 from ..instructions.global_memory import add_to, load_fresh, load_one
 from ..instructions.shared_memory import load_word, store_word
 from ..instructions.warp import keep_branch, lane_here
-from ..scheduler import DenseScheduler
+from ..pipeline.named_barriers import wait_for_group
+from ..scheduler import TileScheduler
 from ..shapes import COLUMNS, CONSUMER_WARPS, GROUPS, HEADER_BYTES, WARP_GROUP
 
 comptime FLAGS_AT = HEADER_BYTES - 4 * GROUPS
@@ -34,11 +34,11 @@ comptime MARK = 1 << 16
 
 
 @fieldwise_init
-struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
+struct FixUp[rows: Int](DevicePassable, TrivialRegisterPassable):
     """Where the parts of tiles of so many rows are."""
 
     comptime device_type: AnyType = Self
-    comptime QUADS = Self.tokens * COLUMNS // GROUPS // WARP_GROUP // 4
+    comptime QUADS = Self.rows * COLUMNS // GROUPS // WARP_GROUP // 4
     """Quads of sums of a thread."""
     comptime BATCH = min(Self.QUADS, 16)
     """Quads that are on the way at once: registers for more are not free."""
@@ -55,10 +55,10 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
         )
 
     @always_inline
-    def quad(self, group: UInt32, slot: UInt32, index: Int) -> DevicePointer[DType.float32]:
+    def quad(self, cta: UInt32, slot: UInt32, index: Int) -> DevicePointer[DType.float32]:
         """Returns where this thread's sums of a part are, four of them."""
         comptime THREADS = UInt32(32 * CONSUMER_WARPS)
-        var at = (group * UInt32(SLOTS) + slot) * UInt32(Self.QUADS) + UInt32(index)
+        var at = (cta * UInt32(SLOTS) + slot) * UInt32(Self.QUADS) + UInt32(index)
         return self.parts.unsafe_offset(4 * Int(at * THREADS + UInt32(thread_idx.x)))
 
     @always_inline
@@ -66,67 +66,64 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
         width: SIMDLength, count: Int, //
     ](
         self,
-        scheduler: DenseScheduler[Self.tokens, ...],
+        scheduler: Some[TileScheduler],
         tile: UInt32,
         base: UInt32,
         mut sums: Array[SIMD[DType.float32, width], count],
         is_marked: Bool = False,
-    ) -> Meeting:
-        """Leaves this group's part of a tile; if all others are there, sums are whole afterwards.
+    ) -> Found:
+        """Leaves this CTA's part of a tile; if all others are there, sums are whole afterwards.
 
         All threads of a consumer call it, `base` is where their shared memory begins. Warps of any
-        part may mark the tile.
+        part may mark the tile for the fallback.
         """
         var consumer = broadcast(UInt32(thread_idx.x) // UInt32(WARP_GROUP))
-        var first_step = tile * scheduler.num_steps
-        var first_group = scheduler.cta_of(first_step)
-        var last_group = scheduler.cta_of(first_step + scheduler.num_steps - 1)
+        var parts = scheduler.parts(tile)
         var at_counter = Counter(
             self.counters.unsafe_offset(Int(tile * UInt32(GROUPS) + consumer)),
             base + UInt32(FLAGS_AT) + 4 * consumer,
             consumer,
         )
         # Who begins the tile gets to it in the end, and mostly finds all others there.
-        var begins = first_step >= scheduler.first_step
-        var others = last_group - first_group
-        var found = at_counter.read() if begins else UInt32(0)
-        if not begins or found % UInt32(MARK) != others:
+        var others = parts.last - parts.first
+        var found = at_counter.read() if parts.begins else UInt32(0)
+        if not parts.begins or found % UInt32(MARK) != others:
             keep_branch()
-            self._store(scheduler.rank, UInt32(1) if begins else UInt32(0), sums)
+            self._store(parts.here, UInt32(1) if parts.begins else UInt32(0), sums)
             if is_marked and lane_here() == 0:
                 keep_branch()
                 _ = add_to(at_counter.address, UInt32(MARK))
             found = at_counter.count()
             if found % UInt32(MARK) != others:
-                return Meeting(False, False)
-        # The first part begins the tile, the others are the first parts of their groups.
-        if not begins:
+                return Found(False, False)
+        # The first part begins the tile, the others are the first parts of their CTAs.
+        if not parts.begins:
             keep_branch()
             comptime for i in range(Self.QUADS):
-                _set[i](sums, load_fresh(self.quad(first_group, 1, i)))
-        for group in range(first_group + 1, last_group + 1):
-            self._add(group, sums)
-        return Meeting(True, found >= UInt32(MARK))
+                _set[i](sums, load_fresh(self.quad(parts.first, 1, i)))
+        for cta in range(parts.first + 1, parts.last + 1):
+            self._add(cta, sums)
+        return Found(True, found >= UInt32(MARK))
 
     @always_inline
     def _store[
         width: SIMDLength, count: Int, //
-    ](self, group: UInt32, slot: UInt32, sums: Array[SIMD[DType.float32, width], count]):
+    ](self, cta: UInt32, slot: UInt32, sums: Array[SIMD[DType.float32, width], count]):
         comptime for i in range(Self.QUADS):
             comptime part, first = divmod(4 * i, Int(width))
-            flat_of(self.quad(group, slot, i)).store[alignment=16](
+            flat_of(self.quad(cta, slot, i)).store[alignment=16](
                 Coord(0), sums[part].slice[4, offset=first]()
             )
 
     @always_inline
     def _add[
         width: SIMDLength, count: Int, //
-    ](self, group: UInt32, mut sums: Array[SIMD[DType.float32, width], count]):
-        """Adds the first part of a group, which may be this one's own."""
+    ](self, cta: UInt32, mut sums: Array[SIMD[DType.float32, width], count]):
+        """Adds the first part of a CTA, which may be this one's own."""
         comptime for first in range(0, Self.QUADS, Self.BATCH):
             var quads = Array[Quad[DType.float32], Self.BATCH](uninitialized=True)
             comptime for i in range(Self.BATCH):
-                quads[i] = load_fresh(self.quad(group, 0, first + i))
+                quads[i] = load_fresh(self.quad(cta, 0, first + i))
             comptime for i in range(Self.BATCH):
                 comptime part, at = divmod(4 * (first + i), Int(width))
                 _set[first + i](sums, sums[part].slice[4, offset=at]() + quads[i])
@@ -136,7 +133,7 @@ struct Meetings[tokens: Int](DevicePassable, TrivialRegisterPassable):
 
     @staticmethod
     def get_type_name() -> String:
-        return "Meetings"
+        return "FixUp"
 
 
 @always_inline
@@ -150,13 +147,13 @@ def _set[
 
 
 @fieldwise_init
-struct Meeting(TrivialRegisterPassable):
-    """What a group finds where it leaves its part of a tile."""
+struct Found(TrivialRegisterPassable):
+    """What a CTA finds where it leaves its part of a tile."""
 
     var is_last: Bool
-    """Whether all others have been there: the group goes on with the tile."""
+    """Whether all others have been there: the CTA goes on with the tile."""
     var is_marked: Bool
-    """Whether a warp of another group's part has marked the tile."""
+    """Whether a warp of another CTA's part has marked the tile."""
 
 
 @fieldwise_init

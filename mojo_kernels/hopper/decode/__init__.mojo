@@ -1,0 +1,1 @@
+"""From codes of weights to fragments of tensor cores, in registers."""

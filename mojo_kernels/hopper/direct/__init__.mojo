@@ -1,1 +1,0 @@
-"""Weights' codes become operands in the registers of those who multiply: FP8 tensor cores."""

@@ -1,0 +1,1 @@
+"""From accumulators to C: reduction, factors, bias or gate, rounding, store; the fallback."""

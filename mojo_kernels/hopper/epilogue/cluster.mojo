@@ -1,0 +1,271 @@
+"""Cluster split-K: from the sums of all ranks of a cluster to C.
+
+    region     [row of A][column], float32: a CTA's sums, over its stages
+    landing    [rank][row][column]: what other ranks have of this one's rows, over stages too
+    full       a barrier object in the header: the landing is there
+
+A rank has rows one behind the other, and every CTA copies to it what it has of them, at once: sixteen
+bytes at a time, as `few.exchange` sends less, would have the barrier count each of them. A warp adds up
+a row, four columns a lane: rank 0 + rank 1 + ..
+"""
+
+from layout import Coord
+from max.gpu import block_idx, thread_idx
+from max.gpu.primitives.warp import broadcast, shuffle_idx
+from std.bit import log2_floor
+from std.memory import bitcast
+
+from ...simt.arguments import Result
+from ...simt.host import BFLOAT16, FLOAT32
+from ...tiles import in_registers
+from ..accumulator import PAIR, ROWS, place_of
+from ..gemm_operands import RsOperands
+from ..instructions.packed import round_two
+from ..instructions.shared_memory import (
+    TileAddresses,
+    arrive_at_cluster,
+    arrive_expecting,
+    copy_to_peer,
+    init_barrier,
+    load_quad,
+    peer_address,
+    publish_barriers,
+    publish_stores,
+    store_word,
+    wait_for_cluster,
+    wait_phase,
+)
+from ..instructions.warp import keep_branch, lane_here
+from ..instructions.wgmma import TileSums
+from ..layout import K_LANES
+from ..pipeline.named_barriers import wait_for_consumers
+from ..plan import MAX_RANKS, log_of_ranks
+from ..scheduler import WorkTile
+from ..shapes import COLUMNS, CONSUMER_WARPS, HEADER_BYTES, OCTET
+
+comptime QUAD = 4
+"""Columns of a lane."""
+comptime STRIDE = COLUMNS + QUAD
+"""Words from one row's sums to the next, against bank conflicts."""
+comptime Region[rows: Int] = TileAddresses[DType.float32, rows, STRIDE]
+"""A CTA's sums, [row, column]."""
+comptime FULL_AT = HEADER_BYTES - 16
+"""Where the header has the barrier of the landing."""
+
+
+@always_inline
+def init_cluster(base: UInt32):
+    """Makes the barrier of the landing; one thread calls it."""
+    init_barrier(base + UInt32(FULL_AT), 1)
+    publish_barriers()
+
+
+@fieldwise_init
+struct Cluster(TrivialRegisterPassable):
+    """The CTAs that split the K of a tile, as one of them sees it."""
+
+    var rank: UInt32
+    var ranks: UInt32
+
+    @staticmethod
+    @always_inline
+    def here(ranks: UInt32) -> Self:
+        """Returns that of this CTA, of so many ranks."""
+        return Self(UInt32(block_idx.x) % ranks, ranks)
+
+
+@fieldwise_init
+struct RankRows(TrivialRegisterPassable):
+    """The rows of a tile that a rank stores, and what a lane wants to know of its elements of C."""
+
+    var cluster: Cluster
+    var num_rows: UInt32
+    """The rows of the tile."""
+    var most: UInt32
+    """The rows of the first rank: others have as many, while there are any."""
+    var first_row: UInt32
+    """The first row of this rank; a warp has every eighth one."""
+    var column: UInt32
+    """The first column of the lane."""
+    var of_weights: SIMD[DType.float32, QUAD]
+    """The factors of its columns."""
+    var bias: SIMD[DType.float32, QUAD]
+    """What is added to them."""
+    var of_row: Float32
+    """The factor of the warp's row that has the lane's number."""
+
+    @staticmethod
+    @always_inline
+    def load(tile: WorkTile, ranks: UInt32, operands: Some[RsOperands], result: Result) -> Self:
+        """Loads those of a tile, before the products, so that nobody waits for them."""
+        var cluster = Cluster.here(ranks)
+        var found = Self(cluster, tile.rows, 0, 0, 0, 0, 0, 0)
+        if ranks > 1:
+            keep_branch()
+            found.most = (tile.rows + ranks - 1) >> log_of_ranks(ranks)
+            found.first_row = tile.row + cluster.rank * found.most
+            found.column = tile.column + lane_here() * UInt32(QUAD)
+            comptime for i in range(QUAD):
+                var column = Int(min(found.column + UInt32(i), result.columns - 1))
+                found.of_weights[i] = operands.of_weight(column)
+                if result.has_bias():
+                    found.bias[i] = result.bias_of[1](column)[0]
+            var row = broadcast(UInt32(thread_idx.x) // 32) + UInt32(CONSUMER_WARPS) * lane_here()
+            row = min(found.first_row + row, tile.row + tile.rows - 1)
+            found.of_row = operands.of_token(Int(row))
+        return found
+
+    @always_inline
+    def count(self, rank: UInt32) -> UInt32:
+        """Returns how many rows a rank has."""
+        var before = min(rank * self.most, self.num_rows)
+        return min(self.num_rows - before, self.most)
+
+    @always_inline
+    def of(self, tile: WorkTile) -> WorkTile:
+        """Returns the part of the tile that this rank stores."""
+        var own = tile
+        own.row, own.rows = self.first_row, self.count(self.cluster.rank)
+        return own
+
+
+@always_inline
+def store_cluster[
+    rows: Int, //
+](
+    sums: TileSums[rows],
+    base: UInt32,
+    first: UInt32,
+    own: RankRows,
+    operands: Some[RsOperands],
+    result: Result,
+):
+    """Adds up and stores this rank's rows of the cluster's tile; all consumers call it.
+
+    A lane's first sums are of a column of the tile. What is stored is visible to all consumers.
+    """
+    var region = Region[rows](base + UInt32(HEADER_BYTES))
+    var landing = Region[rows](base + UInt32(HEADER_BYTES + Region[rows].NUM_BYTES))
+    # This warp has read its stages, in whose place others' sums land when all warps have.
+    arrive_at_cluster()
+    wait_for_consumers()
+    var pair = lane_here() % UInt32(K_LANES)
+    comptime for octet in range(rows // OCTET):
+        comptime for column in range(ROWS):
+            comptime for row in range(PAIR):
+                comptime part, at = place_of(octet, column, row)
+                var to = region.at(
+                    Coord(2 * pair + UInt32(OCTET * octet + row), first + UInt32(OCTET * column))
+                )
+                store_word(to, bitcast[DType.uint32](sums[part][at]))
+    publish_stores()
+    wait_for_consumers()
+    wait_for_cluster()
+    send_rows(region, landing, base + UInt32(FULL_AT), own)
+    # Nobody copies from a CTA any more when all CTAs have come here.
+    arrive_at_cluster()
+    comptime for log_ranks in range(1, log2_floor(MAX_RANKS) + 1):
+        comptime RANKS = 1 << log_ranks
+        if own.cluster.ranks == UInt32(RANKS):
+            keep_branch()
+            if result.dtype == FLOAT32 or result.columns % UInt32(QUAD) != 0:
+                keep_branch()
+                store_rows["", RANKS](region, landing, own, operands, result)
+            elif result.dtype == BFLOAT16:
+                store_rows["bf16x2", RANKS](region, landing, own, operands, result)
+            else:
+                keep_branch()
+                store_rows["f16x2", RANKS](region, landing, own, operands, result)
+    wait_for_cluster()
+    wait_for_consumers()
+
+
+@always_inline
+def send_rows[
+    rows: Int, //
+](region: Region[rows], landing: Region[rows], full: UInt32, own: RankRows):
+    """Sends the other ranks their rows, a warp each, and waits for this one's."""
+    comptime assert MAX_RANKS <= CONSUMER_WARPS, "a warp sends to a rank"
+    comptime ROW_BYTES = UInt32(4 * STRIDE)
+    var here, ranks = own.cluster.rank, own.cluster.ranks
+    if thread_idx.x == 0:
+        arrive_expecting(full, (ranks - 1) * own.count(here) * ROW_BYTES)
+    var rank = broadcast(UInt32(thread_idx.x) // 32)
+    if rank < ranks and rank != here and lane_here() == 0:
+        var num_bytes = own.count(rank) * ROW_BYTES
+        if num_bytes > 0:
+            copy_to_peer(
+                peer_address(landing.at(Coord(here * own.most, 0)), rank),
+                region.at(Coord(rank * own.most, 0)),
+                num_bytes,
+                peer_address(full, rank),
+            )
+    wait_phase(full, 0)
+
+
+@always_inline
+def store_rows[
+    rows: Int, //, type: StaticString, ranks: Int
+](
+    region: Region[rows],
+    landing: Region[rows],
+    own: RankRows,
+    operands: Some[RsOperands],
+    result: Result,
+):
+    """Adds up and stores a warp's rows, some at once: as two-byte floats, or of no type as any."""
+    comptime BATCH = MAX_RANKS // ranks
+    comptime STEP = UInt32(CONSUMER_WARPS)
+    var halves = result.elements().rows[DType.uint16]()
+    var count = own.count(own.cluster.rank)
+    var turn = UInt32(0)
+    for first in range(broadcast(UInt32(thread_idx.x) // 32), count, STEP * UInt32(BATCH)):
+        var sums = in_registers[DType.float32, QUAD, BATCH]()
+        comptime for i in range(BATCH):
+            var row = min(UInt32(first) + STEP * UInt32(i), count - 1)
+            sums[i] = sum_of[ranks](region, landing, own, row, turn + UInt32(i), operands)
+        comptime for i in range(BATCH):
+            var row = UInt32(first) + STEP * UInt32(i)
+            comptime if type == "":
+                if row < count:
+                    result.store_columns[QUAD](own.first_row + row, own.column, sums[i])
+            else:
+                sums[i] += own.bias
+                if row < count and own.column < result.columns:
+                    var words: SIMD[DType.uint32, 2] = {
+                        round_two[type](sums[i][0], sums[i][1]),
+                        round_two[type](sums[i][2], sums[i][3]),
+                    }
+                    halves.store[alignment=2 * QUAD](
+                        Coord(Int(own.first_row + row), Int(own.column)),
+                        bitcast[DType.uint16, QUAD](words),
+                    )
+        turn += UInt32(BATCH)
+
+
+@always_inline
+def sum_of[
+    rows: Int, //, ranks: Int
+](
+    region: Region[rows],
+    landing: Region[rows],
+    own: RankRows,
+    row: UInt32,
+    turn: UInt32,
+    operands: Some[RsOperands],
+) -> SIMD[DType.float32, QUAD]:
+    """Returns a lane's sums of a row of this rank, its warp's `turn`-th one: rank 0 + rank 1 + ..,
+    times the factors of both sides."""
+    # All loads before the first sum.
+    var loaded = in_registers[DType.float32, QUAD, ranks]()
+    comptime for rank in range(ranks):
+        var of_rank = region if own.cluster.rank == UInt32(rank) else landing
+        var place = Coord(UInt32(rank) * own.most + row, lane_here() * UInt32(QUAD))
+        loaded[rank] = bitcast[DType.float32, QUAD](load_quad(of_rank.at(place)))
+    var total = loaded[0]
+    comptime for rank in range(1, ranks):
+        total += loaded[rank]
+    var of_row = shuffle_idx(own.of_row, turn)
+    comptime for i in range(QUAD):
+        total[i] = operands.scale(total[i], of_row, own.of_weights[i])
+    return total

@@ -1,0 +1,165 @@
+"""What kernels on tensor cores want to know of both sides of a product.
+
+    RS    weights are decoded in registers, rows of A are prepared
+    SS    both sides are rows in memory
+
+    Scaling    scales along K                     partial sums are multiplied
+    ROWS       none: a row has one                in the end
+    TILES      128 columns share theirs, or the   at each promotion by one factor a row of A, times
+               weights have one a row             the tile's
+    COLUMNS    each column has its own            at each promotion by the column's, then the row's
+    NUMBERS    bfloat16 numbers have them         by nothing
+
+The product of two factors may leave float32 where what it is a factor of does not: `LIFT` keeps it
+away from below, and a row for which it is too large is left to the fallback, see `pipeline.boxes`.
+"""
+
+from std.builtin.device_passable import DevicePassable
+
+from ..launch.queue import DevicePointer
+from ..simt.arguments import Activations, Result, Weights
+from .dense.stages import StagedRows
+from .exact import TokenOctet
+from .host.gemm import Scaling
+from .layout import GRANULE_BITS
+from .mapped.scales import BATCH
+
+comptime GRANULE_WORDS = 2
+"""Words of a granule that a lane has: one of each of its two rows."""
+comptime Words[bits: Int] = SIMD[DType.uint32, GRANULE_WORDS * bits // GRANULE_BITS]
+"""What a lane has of the codes of an instruction: eight of both rows."""
+comptime BlockFacts = SIMD[DType.uint32, 4]
+"""What `fragment` wants to know of a block of a lane's two rows."""
+comptime MARK = Float32(-1)
+"""Stands for the factor of a row that is left to the fallback, where factors are positive."""
+
+
+trait RsOperands(DevicePassable, TrivialRegisterPassable):
+    """Rows of A in stages of 128 bytes, weights as codes under scales."""
+
+    comptime TYPE: StaticString
+    """The instruction's name of a number: e4m3, e5m2; or two, that of weights first."""
+    comptime CODE_BITS: Int
+    """Bits of a weight's code: 4 or 8."""
+    comptime SCALES_STAGES: Bool
+    """Whether rows of A have a factor for each stage, by which its sums are promoted."""
+    comptime Rows: TrivialRegisterPassable
+    """What `block_of` wants to know of a lane's two rows."""
+
+    def tokens(self) -> StagedRows:
+        """Returns the rows of A."""
+        ...
+
+    def num_steps(self) -> UInt32:
+        """Returns the stages of K."""
+        ...
+
+    def factors_of(self, token: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
+        """Returns where the factors of a stage's rows of A are, from one on, if they have any."""
+        ...
+
+    def rows_at(self, first: UInt32, second: UInt32, place: UInt32) -> Self.Rows:
+        """Returns that of two weight rows.
+
+        The first one's scale is at a place of the words that have it, the second one's next to it.
+        """
+        ...
+
+    @staticmethod
+    def block_of(rows: Self.Rows, scales: UInt32) -> BlockFacts:
+        """Returns that of a block of both rows; `scales` are some rows', of which two are meant."""
+        ...
+
+    @staticmethod
+    def fragment(block: BlockFacts, words: Words[Self.CODE_BITS]) -> SIMD[DType.uint32, 4]:
+        """Returns the bytes of an instruction: four of both rows, then the four others."""
+        ...
+
+    def of_weight(self, row: Int) -> Float32:
+        """Returns the factor that all sums of a weight row meet."""
+        ...
+
+    def of_token(self, row: Int) -> Float32:
+        """Returns the factor that all sums of a row of A meet."""
+        ...
+
+    def scale(self, sum: Float32, of_token: Float32, of_weight: Float32) -> Float32:
+        """Applies both factors to a sum."""
+        ...
+
+    def mark_of_token(self, row: UInt32) -> Bool:
+        """Says whether a row of A is left to the fallback."""
+        ...
+
+    def mark_of_weights(self, row: UInt32) -> Bool:
+        """Returns the lane's share of the same for the 32 rows of a tile, of which one is given."""
+        ...
+
+    def store_marked(
+        self, a: Activations, w: Weights, result: Result, tokens: TokenOctet, first_column: UInt32
+    ):
+        """Computes and stores what is marked of some rows and sixteen columns; a warp calls it."""
+        ...
+
+
+trait SsOperands(DevicePassable, TrivialRegisterPassable):
+    """Factors of both sides, and what cannot be multiplied by them."""
+
+    comptime TYPE: StaticString
+    """The instruction's name of a number: bf16, e4m3, e5m2; or two, that of A first."""
+    comptime SCALING: Scaling
+
+    def token_place(self, row: UInt32) -> UInt32:
+        """Returns where the factors of a row of A begin, of the last one for those past it."""
+        ...
+
+    def token_factor(self, place: UInt32, step: UInt32) -> Float32:
+        """Returns one of them, by the stage."""
+        ...
+
+    @always_inline
+    def lie_in_batches(self, step: UInt32) -> Bool:
+        """Says whether those of `BATCH` stages may be loaded at once, from a step on."""
+        return False
+
+    @always_inline
+    def token_batch(self, place: UInt32, step: UInt32) -> SIMD[DType.float32, BATCH]:
+        """Returns those of so many stages from one on."""
+        return self.token_factor(place, step)
+
+    def column_place(self, column: UInt32) -> UInt32:
+        """Returns where the factors of a column begin, of the last one for those past it."""
+        ...
+
+    def column_factor(self, place: UInt32, step: UInt32) -> Float32:
+        """Returns one of them, by the stage."""
+        ...
+
+    def has_tiles(self) -> Bool:
+        """Says whether the columns of a tile share factors, of `TILES`; else each has one."""
+        ...
+
+    def loses_token(self, factor: Float32) -> Bool:
+        """Says whether a row of A is left to the fallback, by the largest factor of its sums."""
+        ...
+
+    def loses_column(self, factor: Float32) -> Bool:
+        """Says whether a column is left to the fallback, by one of its factors."""
+        ...
+
+    def scale(self, sum: Float32, of_token: Float32, of_weight: Float32) -> Float32:
+        """Applies both factors of `ROWS`."""
+        ...
+
+    def store_marked(
+        self,
+        a: Activations,
+        w: Weights,
+        result: Result,
+        first_row: UInt32,
+        first_column: UInt32,
+        of_rows: UInt32,
+        of_columns: UInt32,
+    ):
+        """Computes and stores what is marked of eight rows and sixteen columns; a warp calls it."""
+        ...

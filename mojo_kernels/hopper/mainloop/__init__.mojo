@@ -1,0 +1,1 @@
+"""Main loops: a consumer warp group multiplies stage after stage, and promotes partial sums."""

@@ -1,0 +1,218 @@
+"""What an RS kernel multiplies, by whom, and where the sums go: one matrix, or those of groups.
+
+    product           tiles              weights        rows of A            result
+    DenseProduct      DenseScheduler     one matrix     as they come         sums
+    GroupedProduct    ListScheduler      one a group    gathered, a list     sums, or gate(gates) * ups
+"""
+
+from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+
+from ..numbers.gates import Gate
+from ..simt.arguments import Result, Weights
+from ..simt.routing import ExpertWeights
+from .epilogue.stream_k import FixUp
+from .experts.groups import Lists, RowTile
+from .experts.result import Target
+from .host.moe import HIDDEN
+from .layout import TILE_ROWS
+from .scheduler import DenseScheduler, ListScheduler, Schedule, TileScheduler, WorkTile
+from .shapes import COLUMNS, EXPERT_CAPACITY, TILES
+
+
+@fieldwise_init
+struct Gating(Equatable, TrivialRegisterPassable):
+    """Where gates and their ups are among weight rows."""
+
+    var code: Int
+
+    comptime NONE = Self(0)
+    comptime NEIGHBOURS = Self(1)
+    comptime HALVES = Self(2)
+    comptime COUNT = 3
+
+
+@fieldwise_init
+struct WeightTiles(TrivialRegisterPassable):
+    """The tiles of 32 weight rows that a stage has: two neighbours, and two more."""
+
+    var first: UInt32
+    var further: UInt32
+    """Tiles behind the first one; the last one stands in for those past it."""
+    var half: UInt32
+    """Tiles from the first one to the third one."""
+
+    @always_inline
+    def behind(self, i: UInt32) -> UInt32:
+        """Returns how many tiles one of the stage's is behind the first one."""
+        var pair, odd = divmod(i, UInt32(2))
+        return min(pair * self.half + odd, self.further)
+
+
+trait RsProduct(DevicePassable, TrivialRegisterPassable):
+    """What a kernel that decodes weights in registers computes."""
+
+    comptime ROWS: Int
+    """Rows of A of a tile, at most."""
+    comptime WIDTHS: List[Int]
+    """Rows that instructions take: of a tile the least that has all of its rows."""
+    comptime GATING: Gating
+    comptime Scheduler: TileScheduler
+
+    def scheduler(self, num_steps: UInt32) -> Self.Scheduler:
+        """Returns the tiles of this CTA, each of so many steps of K."""
+        ...
+
+    @always_inline
+    def ranks(self) -> UInt32:
+        """Returns the CTAs of a cluster, which split K."""
+        return 1
+
+    @always_inline
+    def fix_up(self) -> FixUp[Self.ROWS]:
+        """Returns where the parts of tiles meet, of stream-K."""
+        return FixUp[Self.ROWS].at(0, 0)
+
+    def weights(self, group: Int32) -> Weights:
+        """Returns the weights of a group."""
+        ...
+
+    def num_weights(self) -> UInt32:
+        """Returns the weight rows of a group."""
+        ...
+
+    @always_inline
+    def half(self) -> UInt32:
+        """Returns the weight rows from a gate to its up, of `HALVES`; else 0."""
+        return 0
+
+    @always_inline
+    def gate(self) -> Gate:
+        """Returns what makes a hidden number of a gate and its up."""
+        return Gate.NONE
+
+    @always_inline
+    def source(self, tile: WorkTile, row: UInt32) -> Int:
+        """Returns the row of A as it came that is a row of a tile."""
+        return Int(tile.row + row)
+
+    def result(self, tile: WorkTile) -> Result:
+        """Returns what a tile's rows are stored in: those of a list begin with row 0."""
+        ...
+
+    @always_inline
+    def weight_tiles(self, column: UInt32) -> WeightTiles:
+        """Returns the tiles of weight rows that lead to columns from one on."""
+        comptime ROWS = 2 if Self.GATING == Gating.NEIGHBOURS else 1
+        var first = column * UInt32(ROWS) // UInt32(TILE_ROWS)
+        var last = (self.num_weights() - 1) // UInt32(TILE_ROWS)
+        var half = UInt32(TILES // 2)
+        comptime if Self.GATING == Gating.HALVES:
+            half = self.half() // UInt32(TILE_ROWS)
+        return WeightTiles(first, last - first, half)
+
+
+@fieldwise_init
+struct DenseProduct[rows: Int, schedule: Schedule](RsProduct):
+    """The product with one matrix, in tiles of so many rows of A."""
+
+    comptime device_type: AnyType = Self
+    comptime ROWS = Self.rows
+    comptime WIDTHS: List[Int] = [Self.rows]
+    comptime GATING = Gating.NONE
+    comptime Scheduler = DenseScheduler[Self.rows, Self.schedule]
+
+    var w: Weights
+    var c: Result
+    var cluster: UInt32
+    var parts: FixUp[Self.rows]
+
+    @always_inline
+    def scheduler(self, num_steps: UInt32) -> Self.Scheduler:
+        return Self.Scheduler.of(self.c, num_steps, self.cluster)
+
+    @always_inline
+    def ranks(self) -> UInt32:
+        return self.cluster
+
+    @always_inline
+    def fix_up(self) -> FixUp[Self.ROWS]:
+        return rebind[FixUp[Self.ROWS]](self.parts)
+
+    @always_inline
+    def weights(self, group: Int32) -> Weights:
+        return self.w
+
+    @always_inline
+    def num_weights(self) -> UInt32:
+        return self.c.columns
+
+    @always_inline
+    def result(self, tile: WorkTile) -> Result:
+        return self.c
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "DenseProduct"
+
+
+@fieldwise_init
+struct GroupedProduct[gating: Gating](RsProduct):
+    """The product of each group of rows and its weights; hidden numbers if they are gated."""
+
+    comptime device_type: AnyType = Self
+    comptime ROWS = EXPERT_CAPACITY
+    comptime WIDTHS: List[Int] = [32, 64, EXPERT_CAPACITY]
+    comptime GATING = Self.gating
+    comptime Scheduler = ListScheduler[COLUMNS if Self.gating == Gating.NONE else HIDDEN]
+
+    var lists: Lists
+    var experts: ExpertWeights
+    var rows: Target
+    """Where all rows go."""
+    var column_tiles: UInt32
+    """Tiles of a row of the result."""
+    var from_gate_to_up: UInt32
+
+    @always_inline
+    def scheduler(self, num_steps: UInt32) -> Self.Scheduler:
+        return Self.Scheduler(self.lists, self.column_tiles, num_steps)
+
+    @always_inline
+    def weights(self, group: Int32) -> Weights:
+        return self.experts.of(Int(group))
+
+    @always_inline
+    def num_weights(self) -> UInt32:
+        return UInt32(self.experts.columns)
+
+    @always_inline
+    def half(self) -> UInt32:
+        return self.from_gate_to_up
+
+    @always_inline
+    def gate(self) -> Gate:
+        return self.rows.gate()
+
+    @always_inline
+    def source(self, tile: WorkTile, row: UInt32) -> Int:
+        return self.lists.source(row_tile(tile), row)
+
+    @always_inline
+    def result(self, tile: WorkTile) -> Result:
+        return self.rows.of(row_tile(tile), self.experts)
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "GroupedProduct"
+
+
+@always_inline
+def row_tile(tile: WorkTile) -> RowTile:
+    """Returns a tile of rows as the list has it."""
+    return RowTile(tile.group, tile.place, tile.row, tile.rows)
