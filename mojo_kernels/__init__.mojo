@@ -173,11 +173,11 @@ Hopper's builds on the room of any GPU.
         shapes.mojo           how groups are cut, and stages in shared memory: sizes alone
         plan.mojo             a plan: how a product is computed, by name
         scheduler.mojo        which tiles of C a CTA computes, and which K: persistent, split-K, stream-K, lists
+        gemm_rs_bf16.mojo     the warp-specialised kernel that decodes weights to bfloat16; its launch
+        gemm_problem.mojo     what it multiplies: one product, or one of several matrices a tile
         dispatch.mojo         the launch of what the host chose
         exact.mojo            elements that bfloat16 cannot hold
         quantize.mojo         quantize, two numbers at once
-        pipeline/             stages of shared memory between producers and consumers
-            ring.mojo             full and empty barriers, parity
         instructions/         inline assembly, beside simt's of any NVIDIA GPU
             warp.mojo             of a warp: products, votes, what keeps work in its place
             packed.mojo           two 16-bit numbers in a register
@@ -193,15 +193,22 @@ Hopper's builds on the room of any GPU.
             ring.mojo             the ring of stages: full and empty barriers, parity
             stages.mojo           what a stage holds, by main loop
             slots.mojo            what the sums of an SS stage are multiplied by, beside it
+            bulk.mojo             producers of an RS pipeline of bfloat16: bulk copies
             codes.mojo            producers of an RS pipeline: rows of A, codes and scales
             boxes.mojo            producers of an SS pipeline: boxes of tensor maps, factors
             named_barriers.mojo   the hardware's barriers: consumers, warp groups, ping-pong
         mainloop/             a warp group multiplies stages, and promotes partial sums
-            rs_fp8.mojo           weights decoded in registers
+            rs_bf16.mojo          weights decoded in registers, to bfloat16
+            rs_fp8.mojo           the same, to bytes
             ss.mojo               both sides in shared memory
         decode/               codes to fragments of tensor cores
+            bf16.mojo             four-bit codes become bfloat16
             fp8.mojo              which rows a lane has, where their codes are; a stage decoded
         epilogue/             from accumulators to C
+            target.mojo           where rows go; gates and their ups
+            warp_rows.mojo        a warp's own sums: transpose, bias or gate, store
+            reduce.mojo           partial sums of consumers that split K, and of a cluster
+            exact.mojo            elements of C that bfloat16 cannot give, in float64
             rs_fp8.mojo           factors, bias or gate, rounding, store, of RS
             ss.mojo               the same of SS
             store_warp.mojo       bulk copies of C, while consumers go on
@@ -218,18 +225,7 @@ Hopper's builds on the room of any GPU.
             activations.mojo      rows in fragment order, staged by the CTA
             mainloop.mojo         codes on the way become fragments, and meet those of rows
             epilogue.mojo         sums over warps and clusters, bias, gate, store
-        staged/               more rows: what their kernels share
-            stages.mojo           weights and tokens on the way
-            weights.mojo          weights become operands in registers
-            exact.mojo            marked tokens
-        middle/               dozens to hundreds of rows
-            kernel.mojo           more warps decode, groups split K; the launch
-            result.mojo           sums over warps and ranks, store
-        many/                 many rows
-            kernel.mojo           a weight is decoded once for 256 of them; the launch
-            result.mojo           how sums get to C
-        dense/                rows and weights made ready: what it takes
-            operands.mojo         what it wants to know of operands
+        dense/                rows made ready: where they lie
             stages.mojo           rows that are ready, in the workspace
         mapped/               rows of E4M3 under float scales on both sides
             operands.mojo         both sides, as operands of the product
@@ -250,10 +246,6 @@ Hopper's builds on the room of any GPU.
         experts/              one of several matrices for each row
             dispatch.mojo         grouped products and layers: the launches
             groups.mojo           which rows and whose weights, from sizes or ids
-            kernel.mojo           the product of a tile of rows
-            result.mojo           gates, biases, and how sums get to rows
-            many.mojo             the product of a tile of many rows
-            hidden.mojo           its gates, in registers, and how hidden numbers get to rows
             slots.mojo            rows of slots added up
         byte_experts/         the same of MXFP4 and MXFP8 activations, on FP8 tensor cores
             dispatch.mojo         the launches

@@ -9,10 +9,8 @@ from ..launch.queue import Queue
 from ..problem import ANY, Known, Problem
 from ..simt import dispatch as portable
 from ..simt.quantize import quantize as quantize_portably
-from . import quantize as fast
+from . import gemm_rs_bf16 as rs_bf16, quantize as fast
 from .host.gemm import aligned_may_take, mapped_may_take
-from .many import kernel as many
-from .middle import kernel as middle
 from .plan import Kernel, OperandType, Plan, may_take_operands
 from .prepare.launch import launch_bf16, launch_e4m3, launch_e5m2, launch_float_scaled
 from .streaming import kernel as streaming
@@ -30,10 +28,8 @@ def launch[
     comptime if may_take_operands[known]():
         if plan.kernel == Kernel.STREAM:
             return streaming.launch(problem, plan, queue)
-        if plan.is_middle():
-            return middle.launch(problem, plan, queue)
         if plan.kernel == Kernel.RS_BF16:
-            return many.launch(problem, plan, queue)
+            return rs_bf16.launch(problem, plan, queue)
         if plan.kernel.operand == OperandType.E5M2:
             return launch_e5m2(problem, plan, queue)
         if plan.kernel == Kernel.SS_BF16:

@@ -25,7 +25,8 @@ from .epilogue.cluster import RankRows, init_cluster, store_cluster
 from .epilogue.fallback import TileMarks, store_marked
 from .epilogue.rs_fp8 import LaneFactors, store_tile
 from .epilogue.stream_k import FixUp
-from .experts.result import Part, store_zeros
+from .epilogue.reduce import store_zeros
+from .epilogue.target import Part
 from .instructions.shared_memory import shared_base
 from .instructions.warp import keep_branch, keep_here, lane_here
 from .instructions.wgmma import MAX_INSTRUCTION_TOKENS, TileSums, limit_registers

@@ -26,7 +26,7 @@ from .instructions.warp import keep_branch, keep_here, lane_here
 from .instructions.wgmma import limit_registers
 from .gemm_operands import SsOperands
 from .mainloop.ss import Pair, PartWords, Sums, multiply_tile, start, starts_early
-from .many.result import stores_in_halves
+from .epilogue.warp_rows import stores_in_halves
 from .pipeline.boxes import copy_boxes, put_factors
 from .pipeline.slots import TileFacts
 from .pipeline.stages import SsRing, slot_of

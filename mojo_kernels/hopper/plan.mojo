@@ -270,11 +270,11 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
         if self.kernel == Kernel.STREAM:
             return "hopper/streaming/kernel.mojo"
         if self.kernel == Kernel.RS_BF16:
-            return "hopper/middle/kernel.mojo" if self.is_middle() else "hopper/many/kernel.mojo"
+            return "hopper/gemm_rs_bf16.mojo"
         if self.kernel.main_loop == MainLoop.RS:
-            return "hopper/direct/kernel.mojo"
+            return "hopper/gemm_rs_fp8.mojo"
         if self.kernel.main_loop == MainLoop.SS:
-            return "hopper/mapped/kernel.mojo"
+            return "hopper/gemm_ss.mojo"
         return "simt/tiles/kernel.mojo" if self.kernel == Kernel.TILES else "simt/matmul.mojo"
 
     def with_ranks(self, ranks: Int) -> Self:

@@ -12,7 +12,7 @@ from ..simt.arguments import Result, Weights
 from ..simt.routing import ExpertWeights
 from .epilogue.stream_k import FixUp
 from .experts.groups import Lists, RowTile
-from .experts.result import Target
+from .epilogue.target import Target
 from .host.moe import HIDDEN
 from .layout import TILE_ROWS
 from .scheduler import DenseScheduler, ListScheduler, Schedule, TileScheduler, WorkTile

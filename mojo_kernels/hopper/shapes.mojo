@@ -63,8 +63,10 @@ comptime WIDE_TOKENS = 256
 """Tokens of the widest tile: two instructions have half of them each."""
 comptime DIRECT_TOKENS: List[Int] = DENSE_TOKENS + [WIDE_TOKENS]
 """Rows of C of a tile whose weights become bytes in registers."""
-comptime EVEN_TOKENS: List[Int] = [64, 128, 256]
-"""Rows of C of a tile that groups with even shares have parts of."""
+comptime SPLIT_K_ROWS: List[Int] = [64, 128]
+"""Rows of C of a tile whose K has several CTAs of a cluster, as bfloat16."""
+comptime STREAM_K_ROWS: List[Int] = [64, 128, 256]
+"""Rows of C of a tile of stream-K."""
 
 
 comptime PARTS = ROW_BYTES // LANE_BYTES
@@ -164,51 +166,86 @@ struct RsLayout(TrivialRegisterPassable):
         return StageSpace(self.first_at, bytes, min(self.max_count, space // bytes))
 
 
-# Weights decoded to bfloat16 in registers: `middle`, `many` and `experts`.
+# Weights decoded to bfloat16 in registers: `gemm_rs_bf16`.
 
 comptime ROOM_TOKENS = 16
-"""Tokens that a warp transposes at a time."""
+"""Rows of C that a warp transposes at a time."""
 comptime ROOM_STRIDE = WARP_ROWS + 4
-"""Words from one token to the next in a room, against bank conflicts."""
+"""Words from one row to the next in a room: more than 16, against bank conflicts."""
 comptime STAGES_AT = align_up(HEADER_BYTES + READERS * ROOM_TOKENS * ROOM_STRIDE * 4, SWIZZLE_BYTES)
 """Where the stages begin."""
 comptime MAX_STAGES = 12
 """More stages help nothing. Guess."""
-comptime PARITIES = 2
-"""Shares of the steps of a group: even and odd ones."""
-comptime MIDDLE_CONSUMER_WARPS = PARITIES * READERS
-"""Warps that multiply, and store in the end."""
-comptime MIDDLE_THREADS = 32 * MIDDLE_CONSUMER_WARPS + WARP_GROUP
-"""Threads of a group: the consumers, then the fillers."""
 comptime SUM_STRIDE = COLUMNS + 4
-"""Words from one token's sums to the next, against bank conflicts."""
-
-
-def middle_shared_bytes(tokens: Int) -> Int:
-    """Returns the dynamic shared memory of a group whose sums take the place of stages."""
-    return max(RsLayout.bf16(tokens).space().end(), STAGES_AT + PARITIES * tokens * SUM_STRIDE * 4)
+"""Words from one row's partial sums to the next: more than 128, against bank conflicts."""
 
 
 comptime MANY_ROWS = 128
-"""Rows of a tile of an expert from which on they are those of `many`."""
-comptime PASS_TOKENS = 32
-"""Tokens whose sums meet at a time."""
+"""Rows of a tile of a group from which on a warp has enough to do without splitting K."""
+comptime PASS_ROWS = 32
+"""Rows whose partial sums are reduced at a time, behind the stages."""
 
 
-def expert_sums_bytes(tokens: Int) -> Int:
-    """Returns the bytes of a group's sums, behind the stages of rows of experts."""
-    var bytes = PARITIES * min(tokens, PASS_TOKENS) * SUM_STRIDE * 4
-    return 0 if tokens >= MANY_ROWS else bytes
+@fieldwise_init
+struct RsConfig(Equatable, TrivialRegisterPassable):
+    """A setting of the kernel whose main loop decodes weights to bfloat16 in registers."""
 
+    var rows: Int
+    """Rows of C of a tile, and of A in a stage."""
+    var k_splits: Int
+    """Consumers that share a tile's steps of K: 1, or 2 with even and odd ones."""
+    var is_persistent: Bool
+    """Whether a CTA may compute tiles one after the other."""
+    var blocks_ahead: Int
+    """Blocks of K decoded while others are multiplied: 1, or all of a stage."""
+    var consumer_registers: Int
+    """Registers of a consumer thread: more than its even share."""
+    var producer_registers: Int
+    """Registers of the other threads: what consumers leave."""
 
-def expert_layout(tokens: Int) -> RsLayout:
-    """Returns the stages that fit beside the sums."""
-    return RsLayout.bf16(tokens, expert_sums_bytes(tokens))
+    @staticmethod
+    def many(rows: Int) -> Self:
+        """Returns that for many rows: a weight is decoded once for all of them."""
+        return Self(rows, 1, True, 1, 232, 40)
 
+    @staticmethod
+    def split_k(rows: Int) -> Self:
+        """Returns that for fewer: decoding takes the time, hence twice the consumers."""
+        return Self(rows, 2, False, 1, 112, 32)
 
-def expert_shared_bytes(tokens: Int) -> Int:
-    """Returns the dynamic shared memory of a group: stages, then sums."""
-    return expert_layout(tokens).space().end() + expert_sums_bytes(tokens)
+    @staticmethod
+    def grouped(rows: Int) -> Self:
+        """Returns that for tiles of a list."""
+        return Self.many(rows) if rows >= MANY_ROWS else Self(rows, 2, True, STEP_BLOCKS, 112, 32)
+
+    def consumer_warps(self) -> Int:
+        """Returns the warps that multiply, 16 weight rows each."""
+        return READERS * self.k_splits
+
+    def threads(self) -> Int:
+        """Returns the threads of a CTA: consumers, then a warp group of producers."""
+        return 32 * self.consumer_warps() + WARP_GROUP
+
+    def pass_rows(self) -> Int:
+        """Returns the rows whose partial sums are reduced at a time."""
+        return min(self.rows, PASS_ROWS) if self.is_persistent else self.rows
+
+    def sums_bytes(self) -> Int:
+        """Returns the bytes of partial sums, [step's parity, row, column]."""
+        return self.k_splits * self.pass_rows() * SUM_STRIDE * 4 if self.k_splits > 1 else 0
+
+    def layout(self) -> RsLayout:
+        """Returns the stages; partial sums lie behind them, or after one tile in their place."""
+        return RsLayout.bf16(self.rows, self.sums_bytes() if self.is_persistent else 0)
+
+    def sums_at(self) -> Int:
+        """Returns where partial sums lie."""
+        var space = self.layout().space()
+        return space.end() if self.is_persistent else space.first_at
+
+    def shared_bytes(self) -> Int:
+        """Returns the dynamic shared memory of a CTA."""
+        return max(self.layout().space().end(), self.sums_at() + self.sums_bytes())
 
 
 # Codes that become bytes in registers: `gemm_rs_fp8`.

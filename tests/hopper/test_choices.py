@@ -127,7 +127,7 @@ def test_every_shape_gets_the_plan_of_the_least_cost_and_each_of_its_ranks_has_b
         assert row["splits"] <= k // 32
 
 
-STEPS = {"streaming": 32, "middle": 64, "direct": 128, "mapped": 128, "tiles": 128}
+STEPS = {"streaming": 32, "rs_bf16": 64, "rs_fp8": 128, "gemm_ss": 128, "tiles": 128}
 """Elements of K that groups of a cluster take at a time, by kernel: of those that split K."""
 
 
@@ -135,7 +135,7 @@ def fewest_steps(row, k):
     """Returns the steps of K of the group that has the fewest: of shares rounded up, the last."""
     kernel, ranks = next(name for name in STEPS if name in row["kernel"]), row["splits"]
     steps = -(-k // STEPS[kernel])
-    if kernel in ("streaming", "middle"):
+    if kernel in ("streaming", "rs_bf16"):
         return steps - min(-(-steps // ranks) * (ranks - 1), steps)
     return steps // ranks
 
@@ -197,16 +197,16 @@ def test_beyond_the_largest_shapes_measured_fp8_tensor_cores_compute(shape):
 @pytest.mark.parametrize(
     "shape, activations, kernel",
     [
-        ((1, 14336, 4096), "mxfp4", "streaming"),
-        ((64, 7168, 2048), "bf16", "middle"),
-        ((64, 4096, 14336), "bf16", "many"),
-        ((256, 7168, 2048), "mxfp4", "direct"),
-        ((8192, 8192, 8192), "mxfp4", "mapped"),
+        ((1, 14336, 4096), "mxfp4", "streaming/kernel"),
+        ((64, 7168, 2048), "bf16", "gemm_rs_bf16"),
+        ((64, 4096, 14336), "bf16", "gemm_rs_bf16"),
+        ((256, 7168, 2048), "mxfp4", "gemm_rs_fp8"),
+        ((8192, 8192, 8192), "mxfp4", "gemm_ss"),
     ],
 )
 def test_the_kernel_follows_the_rows_and_the_reason_names_the_cost(shape, activations, kernel):
     decision = mx.explain(*shape, device="cuda", activations=activations)
-    assert decision.kernel == f"hopper/{kernel}/kernel.mojo"
+    assert decision.kernel == f"hopper/{kernel}.mojo"
     assert decision.reason.startswith("the least cost of all plans: ")
     assert decision.reason in str(decision)
 
@@ -227,7 +227,7 @@ def test_where_costs_are_wrong_the_reason_names_the_measurement():
 
 def test_activations_that_stay_bfloat16_have_no_bytes():
     decision = mx.explain(8192, 8192, 8192, device="cuda", activations="bf16")
-    assert decision.kernel == "hopper/many/kernel.mojo"
+    assert decision.kernel == "hopper/gemm_rs_bf16.mojo"
 
 
 @pytest.mark.parametrize("activations, format", [("mxint8", "mxfp4"), ("bf16", "mxfp8")])
@@ -259,7 +259,7 @@ def staged_rows(m, decision):
 @pytest.mark.parametrize("m", [1, 16, 200, 8192])
 def test_fp8_on_both_sides_has_one_kernel_for_any_rows(m, activations, format):
     decision = mx.explain(m, 4096, 4096, device="cuda", activations=activations, format=format)
-    assert decision.kernel == "hopper/mapped/kernel.mojo"
+    assert decision.kernel == "hopper/gemm_ss.mojo"
     assert "rows as they lie" in decision.reason
     # Sums of stages that are scaled take less time where tiles have few rows.
     has_stages = (activations, format) != ("fp8", "fp8")
@@ -273,8 +273,8 @@ def test_fp8_on_both_sides_has_one_kernel_for_any_rows(m, activations, format):
 @pytest.mark.parametrize("format", ["mxfp8", "mxfp4"])
 def test_mxfp8_has_it_too_by_weights_of_eight_or_four_bits(m, format):
     decision = mx.explain(m, 4096, 4096, device="cuda", activations="mxfp8", format=format)
-    main_loop = "mapped" if m == 8192 else "direct"
-    assert decision.kernel == f"hopper/{main_loop}/kernel.mojo"
+    main_loop = "ss" if m == 8192 else "rs_fp8"
+    assert decision.kernel == f"hopper/gemm_{main_loop}.mojo"
     assert decision.reason.startswith("MXFP8 activations: FP8 tensor cores")
     stages = staged_rows(m, decision) * 4096
     # Exponents of both sides, and factors of A in stages, in whole 256 rows.

@@ -11,17 +11,17 @@ ROOT = Path(__file__).resolve().parents[2]
 HOUSE = ROOT / "mojo_kernels"
 HOST = [*sorted((HOUSE / "hopper" / "host").glob("*.mojo")), HOUSE / "simt" / "host.mojo"]
 KNOWS_THE_DEVICE = re.compile(r"^\s*from max\.gpu|inlined_assembly|llvm_intrinsic", re.MULTILINE)
-MOST_FILES_OF_HOPPER = 36
-MOST_FILES_OF_PLANS = 57
+MOST_FILES_OF_HOPPER = 30
+MOST_FILES_OF_PLANS = 45
 COSTS = {"host/choices", "host/costs", "host/measured"}
 
 
 def reached(*entries: Path) -> dict[str, Path]:
-    """Returns the files that some are compiled from, by their names."""
+    """Returns the files that some are compiled from, by their names; those of rooms say a sentence."""
     found = {}
     for entry in entries:
         found |= Sources.of(entry, [ROOT]).files
-    return found
+    return {name: path for name, path in found.items() if not name.endswith("__init__.mojo")}
 
 
 def test_inline_assembly_is_in_one_room_and_in_a_file_of_the_portable_one():

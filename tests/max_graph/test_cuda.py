@@ -18,7 +18,7 @@ from tests.max_graph.graphs.layer import SLOTS, E, K, experts, float_scaled, gra
 @pytest.mark.parametrize(
     "architecture, kernels",
     [
-        ("sm_90a", (b"hopper_quantize", b"hopper_streaming", b"hopper_many_kern")),
+        ("sm_90a", (b"hopper_quantize", b"hopper_streaming", b"hopper_gemm_rs_b")),
         ("sm_80", (b"simt_matmul",)),
     ],
 )

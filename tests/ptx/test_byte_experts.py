@@ -19,7 +19,7 @@ from tests.ptx import calls, device
 
 pytestmark = pytest.mark.deep
 
-ENTRY = "hopper_byte_exper"
+ENTRY = "hopper_gemm_rs"
 THREADS = 384
 """Of a group of a product, and of no other one here."""
 MODES = ["mxfp4", "mxfp8"]

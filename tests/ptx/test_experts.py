@@ -23,7 +23,9 @@ from tests.ptx import calls, device
 
 pytestmark = pytest.mark.deep
 
-FEW, MORE, MANY = "hopper_streaming", "hopper_experts_k", "hopper_experts_m"
+FEW = "hopper_streaming", (256, 512)
+MORE, MANY = ("hopper_gemm_rs_b", (640,)), ("hopper_gemm_rs_b", (384,))
+"""How a kernel's entry begins, and the threads of its CTAs: with more rows, consumers split K."""
 MODES = ["bf16", "mxfp4", "mxfp8"]
 TYPES = [
     (torch.bfloat16, torch.float16),
@@ -41,11 +43,17 @@ def _same_numbers():
     torch.manual_seed(11)
 
 
+def is_of(kernel, launch):
+    """Says whether a launch is one of a kernel."""
+    entry, threads = kernel
+    return entry in launch.entry and launch.threads in threads
+
+
 def run(recorded, *, groups=None, seed=0):
     """Runs a call, products for few rows with up to `groups` groups, if it is said."""
 
     def cut(launch):
-        if groups is None or FEW not in launch.entry:
+        if groups is None or not is_of(FEW, launch):
             return launch
         return launch._replace(grid=(min(groups, launch.grid[0]), 1, 1))
 
@@ -57,7 +65,7 @@ def grouped(x, w, sizes, *, kernel=FEW, groups=3, seed=0, threads=None, **rules)
     given = torch.tensor(sizes, dtype=torch.int32)
     recorded = calls.grouped_linear(x, w, given, **{"out_dtype": torch.float32, **rules})
     launch = recorded.launches[-1]
-    assert kernel in launch.entry
+    assert is_of(kernel, launch)
     assert threads in (None, launch.threads)
     return run(recorded, groups=groups, seed=seed)
 
@@ -65,7 +73,7 @@ def grouped(x, w, sizes, *, kernel=FEW, groups=3, seed=0, threads=None, **rules)
 def layer_of(x, gate_up, down, ids, counts, *, kernel=FEW, groups=3, seed=0, **rules):
     """Returns a layer by one of the kernels."""
     recorded = calls.moe(x, gate_up, down, ids, counts, **rules)
-    assert sum(kernel in launch.entry for launch in recorded.launches) == 2
+    assert sum(is_of(kernel, launch) for launch in recorded.launches) == 2
     assert len(recorded.launches) == (3 if kernel == FEW else 6)
     return run(recorded, groups=groups, seed=seed)
 

@@ -64,7 +64,7 @@ def check(a, w, plan, *, bias=None, seed=0, more_error=0.0):
 def test_mxfp4_on_fp8_tensor_cores(plan, seed):
     launches = check(coded(67, 1056, "mxfp4", 1), coded(130, 1056, "mxfp4", 2), plan, seed=seed)
     _, _, ranks = plan.partition(" splitK")
-    assert ("mapped" if plan == PREPARED else "direct") in launches[1].entry
+    assert ("gemm_ss" if plan == PREPARED else "gemm_rs") in launches[1].entry
     assert launches[1].cluster == int(ranks or 0)
 
 
@@ -180,7 +180,7 @@ def test_bfloat16_activations_are_multiplied_as_they_lie(plan, m, k, scale):
     bias = torch.randn(70).bfloat16()
     got, launches = multiplied(x, w, plan, activations="bf16", bias=bias)
     # Weights alone become numbers: 32 rows a tile.
-    assert launches[0].grid[0] % 3 == 0 and "mapped" in launches[1].entry
+    assert launches[0].grid[0] % 3 == 0 and "gemm_ss" in launches[1].entry
     oracle.assert_matmul(values_of(got), values_of(x), numbers_of(w), "bfloat16", values_of(bias))
 
 
@@ -208,7 +208,7 @@ FEW_BLOCKS += [
                                    (12, 64, 8), (17, 32, 8), (33, 64, 8), (49, 32, 8)]
 ]  # fmt: skip
 FEW_BLOCKS += [(20, 40, 64 * steps - 32, "rs_bf16 64x128 splitK8") for steps in (1, 5, 9, 10)]
-"""Groups of `middle` have nothing to do there, and no harm is done."""
+"""CTAs of a cluster have nothing to do there, and no harm is done."""
 
 
 @pytest.mark.parametrize("m, n, k, plan", FEW_BLOCKS)
@@ -352,7 +352,7 @@ def test_groups_that_multiply_numbers_meet_too(tokens, groups, seed, activations
     )  # fmt: skip
     expanded, product = recorded.launches
     tiles = -(-m // tokens) * -(-n // 128)
-    assert "many" in product.entry and product.grid == (7 * tiles // 4, 1, 1)
+    assert "hopper_gemm_rs_b" in product.entry and product.grid == (7 * tiles // 4, 1, 1)
     launches = [expanded, product._replace(grid=(groups, 1, 1))]
     of_seeds = [
         values_of(device.run(recorded._replace(launches=launches), order))

@@ -261,10 +261,10 @@ def test_hopper_lists_rows_of_experts_where_each_has_many(op, activations):
     stages = ["route", "stage", "gate_up", "stage", "down", "add"]
     stages = stages if op == "moe" else ["route", "stage", "product"]
     assert [launch.name for launch in many.launches] == stages
-    files = "streaming/kernel", "experts/kernel", "experts/many"
+    files = "streaming/kernel", "gemm_rs_bf16", "gemm_rs_bf16"
     if activations == "bf16":
         # Weights stream for up to 28 rows of each expert, in tiles of up to 32.
-        files = "streaming/kernel", "streaming/kernel", "experts/many"
+        files = "streaming/kernel", "streaming/kernel", "gemm_rs_bf16"
         assert [launch.tile[0] for launch in (few.launches[0], some.launches[0])] == [8, 24]
         stages = names
     assert [launch.name for launch in some.launches] == stages

@@ -15,7 +15,7 @@ from ...simt.host import FLOAT32
 from ...simt.routing import ExpertWeights, Groups, Slots
 from ..experts import slots
 from ..experts.groups import Lists
-from ..experts.result import Target
+from ..epilogue.target import Target
 from ..experts.slots import Places
 from ..gemm_operands import RsOperands
 from ..gemm_rs_fp8 import gemm_rs_fp8
@@ -29,7 +29,6 @@ from ..prepare.source import SourceRows
 from ..product import Gating, GroupedProduct
 from ..shapes import EXPERT_CAPACITY as CAPACITY
 from .begin import Matrices, begin_groups, begin_slots
-
 
 
 def e5m2_rows(lists: Lists, experts: Int, n: Int, k: Int, address: Int) -> E5M2Rows[False]:

@@ -10,7 +10,7 @@ from max.gpu.primitives.warp import broadcast, vote
 from ...simt.arguments import Activations, Result, Weights
 from ..decode.fp8 import group_numbers
 from ..exact import TokenOctet
-from ..experts.result import Exactly
+from .exact import Fallback
 from ..instructions.warp import any_lane, lane_here
 from ..layout import TILE_ROWS
 from ..gemm_operands import RsOperands
@@ -98,7 +98,7 @@ def store_marked_elements[
     # The sums that other warps stored before are not to overtake these.
     wait_for_group(group)
     var begin = tile.column + group * UInt32(COUNT)
-    var exactly = Exactly(a, product.weights(tile.group), product.num_weights())
+    var exactly = Fallback(a, product.weights(tile.group), product.num_weights())
     var of_columns = marked_columns[GATING](
         {vote[DType.uint32](marks.of_weights[0]), vote[DType.uint32](marks.of_weights[1])}
     )

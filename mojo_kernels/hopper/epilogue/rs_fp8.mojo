@@ -20,7 +20,7 @@ from ...simt.arguments import Result
 from ...simt.host import BFLOAT16, CHUNK, VECTOR_BYTES
 from ..accumulator import PAIR, ROWS, place_of, part_of
 from ..decode.fp8 import GROUP_COLUMNS, GROUP_HIDDEN, LaneRows, group_numbers
-from ..experts.hidden import exchanged
+from .warp_rows import exchanged
 from ..instructions.packed import round_two
 from ..instructions.shared_memory import (
     TileAddresses,
@@ -33,7 +33,7 @@ from ..instructions.warp import keep_branch, lane_here
 from ..instructions.wgmma import PART_SUMS, TileSums
 from ..layout import K_LANES
 from ..gemm_operands import RsOperands
-from ..many.result import stores_in_halves
+from .warp_rows import stores_in_halves
 from ..pipeline.named_barriers import wait_for_group
 from ..product import Gating, RsProduct
 from ..scheduler import WorkTile

@@ -37,7 +37,7 @@ from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..instructions.wgmma import PART_SUMS, TileSums
 from ..layout import K_LANES
 from ..gemm_operands import SsOperands
-from ..many.result import stores_in_halves
+from .warp_rows import stores_in_halves
 from ..pipeline.named_barriers import wait_for_consumers
 from ..pipeline.slots import Slot, TileFacts, load_float, load_floats, load_four
 from ..pipeline.stages import SsRing, release, slot_of

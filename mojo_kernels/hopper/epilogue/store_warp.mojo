@@ -22,7 +22,7 @@ from ..instructions.shared_memory import (
 )
 from ..instructions.warp import lane_here
 from ..shapes import GROUPS, WARPS
-from ..staged.stages import FLAGS_AT
+from .reduce import FLAGS_AT
 
 comptime Barriers = TileAddresses[DType.uint64, 2, GROUPS]
 """The barriers, [turned or stored, warp group]."""

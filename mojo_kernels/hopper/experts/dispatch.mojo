@@ -1,10 +1,7 @@
 """Launches of products of experts on Hopper.
 
-    grouped    lay_out_groups, prepare, multiply_tiles
-    experts    route_slots, prepare, multiply_tiles with a gate, prepare, multiply_tiles,
-               add_slots
-
-Of tiles with many rows, `multiply_many_rows` takes the place of `multiply_tiles`.
+    grouped    lay_out_groups, prepare, gemm_rs_bf16
+    experts    route_slots, prepare, gemm_rs_bf16 with a gate, prepare, gemm_rs_bf16, add_slots
 
 Which kernels take what, and where things lie, is decided in `host.moe`.
 """
@@ -19,6 +16,7 @@ from ...simt.arguments import Activations, Result
 from ...simt.host import FLOAT32, is_left_aligned
 from ...simt.routing import ExpertWeights, Groups, Slots
 from ..byte_experts import dispatch as of_bytes
+from ..epilogue.target import Target
 from ..host.moe import (
     Memory,
     TILE_ROWS,
@@ -33,25 +31,14 @@ from ..host.moe import (
     tile_rows_of,
     workspace_of,
 )
+from ..gemm_problem import GatheredRows, GroupedGemm
+from ..gemm_rs_bf16 import gemm_rs_bf16
 from ..prepare.bf16 import prepare_bf16_places
-from ..shapes import MANY_ROWS
+from ..shapes import RsConfig
 from ..streaming import kernel as streaming
 from . import groups, slots
 from .groups import Lists
-from .kernel import GatheredRows, multiply_tiles
-from .many import multiply_many_rows
-from .result import Target
 from .slots import Places
-
-
-def gathered(memory: Memory, product: Int) -> GatheredRows:
-    """Returns the left side of a layer's first or second product."""
-    var marks = memory.lists.marks + product * memory.lists.num_places
-    return GatheredRows(
-        device_pointer[DType.uint8](memory.first),
-        device_pointer[DType.uint8](marks),
-        UInt32(memory.lists.num_places),
-    )
 
 
 def multiply_grouped[known: Known](problem: GroupedProblem, mut queue: Some[Queue]) raises:
@@ -81,7 +68,8 @@ def _multiply_grouped(problem: GroupedProblem, mut queue: Some[Queue]) raises:
         problem.experts,
         problem.n,
         lists,
-        gathered(memory, 0),
+        memory,
+        0,
         target,
         tile_rows,
         queue,
@@ -120,7 +108,8 @@ def _multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
         problem.gate_up,
         2 * inner,
         lists,
-        gathered(memory, 0),
+        memory,
+        0,
         Target(hidden, problem.gate),
         tile_rows,
         queue,
@@ -136,7 +125,8 @@ def _multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
         problem.down,
         width,
         lists,
-        gathered(memory, 1),
+        memory,
+        1,
         Target(of_slots, Gate.NONE),
         tile_rows,
         queue,
@@ -152,7 +142,8 @@ def _product[
     experts: Experts,
     n: Int,
     lists: Lists,
-    staged: GatheredRows,
+    memory: Memory,
+    product: Int,
     target: Target,
     tile_rows: Int,
     mut queue: Some[Queue],
@@ -160,6 +151,12 @@ def _product[
     """Launches the staging of rows and their product with [n, k] weights."""
     var a = Activations(left, k)
     var num_tiles = Int(lists.num_tiles)
+    var num_places = memory.lists.num_places
+    var staged = GatheredRows(
+        device_pointer[DType.uint8](memory.first),
+        device_pointer[DType.uint8](memory.lists.marks + product * num_places),
+        UInt32(num_places),
+    )
     queue.launch[prepare_bf16_places](
         grid_of_stages(tile_rows, num_tiles, k),
         a,
@@ -169,22 +166,11 @@ def _product[
         staged.marks,
         staged.num_places,
     )
-    var half = 0
-    if is_gated and not target.gate().is_interleaved():
-        half = n // 2
-    var num_groups = num_groups_of(Int(target.rows.columns), is_gated)
+    var column_tiles = num_groups_of(Int(target.rows.columns), is_gated)
     comptime for i in range(len(TILE_ROWS)):
-        comptime tokens = TILE_ROWS[i]
-        if tile_rows == tokens:
-            var w = ExpertWeights(experts, n)
-            var groups, of_half = UInt32(num_groups), UInt32(half)
-            comptime if tokens >= MANY_ROWS:
-                queue.launch[multiply_many_rows[tokens, is_gated]](
-                    grid_of_tiles(tokens, num_tiles, num_groups),
-                    a, lists, staged, w, target, groups, of_half,
-                )  # fmt: skip
-            else:
-                queue.launch[multiply_tiles[tokens, is_gated]](
-                    grid_of_tiles(tokens, num_tiles, num_groups),
-                    a, lists, staged, w, target, groups, of_half,
-                )  # fmt: skip
+        comptime rows_of_tile = TILE_ROWS[i]
+        if tile_rows == rows_of_tile:
+            queue.launch[gemm_rs_bf16[GroupedGemm[RsConfig.grouped(rows_of_tile), is_gated]]](
+                grid_of_tiles(rows_of_tile, num_tiles, column_tiles),
+                staged, a, ExpertWeights(experts, n), target, lists, UInt32(1),
+            )  # fmt: skip

@@ -15,7 +15,7 @@ from ...problem import Left, NO_BIAS, Right
 from ...simt import host as portable
 from ..layout import TILE_ROWS as WEIGHT_ROWS
 from ..plan import Kernel, PRESHUFFLED, takes_formats
-from ..shapes import COLUMNS, EXPERT_CAPACITY, MANY_ROWS
+from ..shapes import COLUMNS, EXPERT_CAPACITY
 from . import gemm, moe, plans, workspace
 from .choices import Choice, choice_of_mapped, choice_of_mxfp8, choice_of_portable, choose
 from ...launch.grid import Explained, Grid, Workspace
@@ -259,9 +259,7 @@ def _product(
     if rows * moe.USUAL_SHARE > experts * moe.MOST_TILE_ROWS:
         reason = "most experts have more rows than the largest tile"
     var tile_rows = moe.tile_rows_of(rows, experts)
-    var file = StaticString("hopper/experts/kernel.mojo")
-    if tile_rows >= MANY_ROWS:
-        file = "hopper/experts/many.mojo"
+    var file = StaticString("hopper/gemm_rs_bf16.mojo")
     var num_groups = moe.num_groups_of(columns, is_gated)
     var grid = moe.grid_of_tiles(tile_rows, lists.num_tiles, num_groups)
     return _explained(name, file, reason, grid, tile_rows, moe.HIDDEN if is_gated else COLUMNS)

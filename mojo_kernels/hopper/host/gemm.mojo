@@ -13,13 +13,14 @@ from ..layout import BLOCK, OPERANDS
 from ..plan import Kernel, MULTIPROCESSORS, OperandType, PRESHUFFLED, Plan, takes_operands
 from ..shapes import (
     COLUMNS,
-    MIDDLE_THREADS,
+    RsConfig,
+    StreamConfig,
     ROW_BYTES,
     StreamConfig,
     THREADS,
+    RsConfig,
     RsLayout,
     mapped_stages,
-    middle_shared_bytes,
     num_steps_of,
 )
 from .workspace import MAX_K, is_shared, may_share
@@ -192,30 +193,31 @@ def grid_of_streaming(m: Int, n: Int, plan: Plan, config: StreamConfig, share: I
     )
 
 
-def grid_of_middle(m: Int, n: Int, plan: Plan) -> Grid:
-    """Returns the grid of `middle` for C of [m, n]."""
-    return Grid(
-        plan.groups(m, n),
-        threads=MIDDLE_THREADS,
-        cluster=plan.ranks,
-        shared_bytes=middle_shared_bytes(plan.tokens),
-        starts_early=True,
-    )
+def grid_of_rs_bf16(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
+    """Returns the grid of the RS kernel on bfloat16 for C of [m, n].
 
-
-def grid_of_many(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
-    """Returns the grid of `many` for C of [m, n].
-
-    Of few tiles a group takes several; many are dealt, so that slow groups get fewer.
+    Of few tiles a CTA takes several; many are dealt, so that slow CTAs get fewer.
     """
+    if plan.is_middle():
+        var config = RsConfig.split_k(plan.tokens)
+        return Grid(
+            plan.groups(m, n),
+            threads=config.threads(),
+            cluster=plan.ranks,
+            shared_bytes=config.shared_bytes(),
+            starts_early=True,
+        )
     var tiles = Plan.MANY.groups(m, n)
     var groups = min(tiles, MULTIPROCESSORS) if tiles <= MAX_SHARED_TILES else tiles
-    var tokens = Plan.MANY.tokens
+    var config = RsConfig.many(Plan.MANY.tokens)
     if is_shared(m, n, k, plan):
         groups = groups_of(plan.tiles(m, n).num_tiles(), Int(num_steps_of(UInt32(k))))
-        tokens = plan.tokens
+        config = RsConfig.many(plan.tokens)
     return Grid(
-        groups, threads=THREADS, shared_bytes=RsLayout.bf16(tokens).space().end(), starts_early=True
+        groups,
+        threads=config.threads(),
+        shared_bytes=config.shared_bytes(),
+        starts_early=True,
     )
 
 
@@ -277,10 +279,8 @@ def grid_of(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
     if plan.kernel == Kernel.STREAM:
         var share = ceildiv(k // BLOCK, plan.ranks)
         return grid_of_streaming(m, n, plan, StreamConfig.dense(plan, share), share)
-    if plan.is_middle():
-        return grid_of_middle(m, n, plan)
     if plan.kernel == Kernel.SS_BF16:
         return grid_of_mapped(m, n, Plan.mapped(plan.tokens, plan.ranks))
     if plan.kernel.operand == OperandType.E5M2:
         return grid_of_fp8(m, n, k, plan)
-    return grid_of_many(m, n, k, plan)
+    return grid_of_rs_bf16(m, n, k, plan)

@@ -23,17 +23,15 @@ from ..plan import MULTIPROCESSORS, PRESHUFFLED
 from ..shapes import (
     COLUMNS,
     EXPERT_CAPACITY,
-    MANY_ROWS,
     MAX_ROW_FRAGMENTS,
-    MIDDLE_THREADS,
     PARTS,
     ROW_BYTES,
     SHARED_BYTES,
     StreamConfig,
     THREADS,
     WORD_BYTES,
+    RsConfig,
     RsLayout,
-    expert_shared_bytes,
     num_steps_of,
 )
 from .gemm import MXFP4, MXFP8
@@ -408,10 +406,11 @@ def num_groups_of(columns: Int, is_gated: Bool) -> Int:
 
 def grid_of_tiles(tile_rows: Int, num_tiles: Int, num_groups: Int) -> Grid:
     """Returns the grid of `experts` for tiles of so many groups of columns each."""
+    var config = RsConfig.grouped(tile_rows)
     return Grid(
         min(num_tiles * num_groups, MULTIPROCESSORS),
-        threads=THREADS if tile_rows >= MANY_ROWS else MIDDLE_THREADS,
-        shared_bytes=expert_shared_bytes(tile_rows),
+        threads=config.threads(),
+        shared_bytes=config.shared_bytes(),
         starts_early=True,
     )
 

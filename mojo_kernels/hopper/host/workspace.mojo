@@ -134,13 +134,13 @@ def may_share(tiles: Int, num_steps: Int) -> Bool:
 
 
 def is_shared(m: Int, n: Int, k: Int, plan: Plan) -> Bool:
-    """Says whether a plan of `many` has even shares, and the stages are few enough for them."""
+    """Says whether a plan is of stream-K, and the stages are few enough for it."""
     var num_steps = Int(num_steps_of(UInt32(k)))
     return plan.is_stream_k() and may_share(plan.tiles(m, n).num_tiles(), num_steps)
 
 
-def workspace_of_many(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
-    """Returns the workspace of a plan of `many`: expanded activations, then parts of tiles."""
+def workspace_of_rs_bf16(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
+    """Returns the workspace of RS on bfloat16: prepared rows of A, then stream-K's sums."""
     var size = align_up(bf16_bytes(m, k), PADDED)
     if is_shared(m, n, k, plan):
         size += meetings_bytes(plan.tokens, plan.tiles(m, n).num_tiles())
@@ -153,9 +153,7 @@ def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
         return Workspace(0, 0)
     if plan.kernel.operand == OperandType.E5M2 or plan.kernel == Kernel.SS_BF16:
         return workspace_of_prepared(m, n, k, plan)
-    if plan.is_middle():
-        return Workspace(0, bf16_bytes(m, k))
-    return workspace_of_many(m, n, k, plan)
+    return workspace_of_rs_bf16(m, n, k, plan)
 
 
 # Operand preparation: a CTA has some rows, a power of two of its threads each.

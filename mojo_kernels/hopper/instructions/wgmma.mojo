@@ -1,40 +1,26 @@
 """The warp group's instruction: descriptors of what it reads, registers of those who issue it."""
 
 from layout import Coord, row_major
-from max.gpu.compute.mma import (
-    WGMMADescriptor,
-    wgmma_async,
-    wgmma_commit_group_sync,
-    wgmma_fence_aligned,
-    wgmma_wait_group_sync,
-)
 from std.memory import bitcast
 from std.sys import _RegisterPackType
 from std.sys._assembly import inlined_assembly
 
-from ..layout import BLOCK
-from ..shapes import INSTRUCTION_ROWS, NUMBER_BYTES, OCTET, ROW_BYTES
-from .packed import Pairs, weight_fragment
+from ..shapes import INSTRUCTION_ROWS, OCTET, ROW_BYTES
 from .shared_memory import TileAddresses, store_word
 
 comptime MAX_INSTRUCTION_TOKENS = 128
 """The most tokens of one instruction here."""
-comptime INSTRUCTION_K = 16
-"""Steps of K of one instruction."""
-comptime TokenSums[tokens: Int] = Array[
-    SIMD[DType.float32, part_tokens(tokens) // 2], tokens // part_tokens(tokens)
+comptime PART_SUMS = 32
+"""Sums of 64 rows of A."""
+comptime Accumulator[rows: Int] = Array[
+    SIMD[DType.float32, min(rows // 2, PART_SUMS)], max(rows // 2 // PART_SUMS, 1)
 ]
-"""A thread's sums of so many tokens, those of one instruction after the other."""
+"""A thread's sums of 64 weight rows and so many rows of A, in the order of instructions.
+
+Lane 4 * r + p of a warp has weight rows r, r + 8 of rows 2 * p, 2 * p + 1, 2 * p + 8, .. of A.
+"""
 comptime UNIT_BYTES = 16
 """Unit of addresses and distances in a descriptor."""
-
-
-def part_tokens(tokens: Int) -> Int:
-    """Returns the tokens of an instruction, of so many in all."""
-    if tokens < MAX_INSTRUCTION_TOKENS:
-        return tokens
-    var is_multiple = tokens % MAX_INSTRUCTION_TOKENS == 0
-    return MAX_INSTRUCTION_TOKENS if is_multiple else MAX_INSTRUCTION_TOKENS // 2
 
 
 @always_inline
@@ -48,12 +34,6 @@ comptime UPPER = (Int64(8 * ROW_BYTES // UNIT_BYTES) << 32) | (Int64(1) << 62)
 
 
 @always_inline
-def descriptor(lower: UInt32) -> WGMMADescriptor[DType.bfloat16]:
-    """Describes rows of 128 swizzled bytes that start where the lower word says."""
-    return WGMMADescriptor[DType.bfloat16](lower.cast[DType.int64]() | UPPER)
-
-
-@always_inline
 def limit_registers[direction: StaticString, count: Int]():
     """Takes registers from, or gives them to, the groups that call the other direction."""
     inlined_assembly[
@@ -62,70 +42,6 @@ def limit_registers[direction: StaticString, count: Int]():
         constraints="n",
         has_side_effect=True,
     ](Int32(count))
-
-
-@always_inline
-def multiply_block[
-    num_tokens: Int, block: Int
-](decoded: Array[Pairs, 2], tokens: UInt32, mut sums: TokenSums[num_tokens]):
-    """Starts the products of one block, and waits for those of the block before.
-
-    `decoded` are the pairs of two rows, `tokens` the lower word of the stage's tokens.
-    """
-    wgmma_fence_aligned()
-    add_block[num_tokens, block](decoded, tokens, sums)
-    wgmma_commit_group_sync()
-    wgmma_wait_group_sync[1]()
-
-
-@always_inline
-def start_step[
-    num_tokens: Int
-](
-    first: Array[Pairs, 2],
-    second: Array[Pairs, 2],
-    tokens: UInt32,
-    mut sums: TokenSums[num_tokens],
-):
-    """Starts the products of both blocks of a stage, as `multiply_block` does; waits for none."""
-    wgmma_fence_aligned()
-    add_block[num_tokens, 0](first, tokens, sums)
-    add_block[num_tokens, 1](second, tokens, sums)
-    wgmma_commit_group_sync()
-
-
-@always_inline
-def add_block[
-    num_tokens: Int, block: Int
-](decoded: Array[Pairs, 2], tokens: UInt32, mut sums: TokenSums[num_tokens]):
-    """Issues the instructions of one block.
-
-    Tokens are split among instructions, each with its part of the sums; K takes two steps.
-    """
-    comptime TOKENS = part_tokens(num_tokens)
-    comptime STAGE = row_major[num_tokens, ROW_BYTES // NUMBER_BYTES]()
-    comptime for k_step in range(BLOCK // INSTRUCTION_K):
-        comptime for i in range(num_tokens // TOKENS):
-            comptime at = Int(STAGE(Coord(i * TOKENS, BLOCK * block + INSTRUCTION_K * k_step)))
-            sums[i] = wgmma_async[
-                INSTRUCTION_ROWS,
-                TOKENS,
-                INSTRUCTION_K,
-                DType.bfloat16,
-                DType.float32,
-                8,
-                TOKENS // 2,
-                a_type=DType.bfloat16,
-                b_type=DType.bfloat16,
-            ](
-                bitcast[DType.bfloat16, 8](weight_fragment[2 * k_step](decoded[0], decoded[1])),
-                descriptor(tokens + UInt32(at * NUMBER_BYTES // UNIT_BYTES)),
-                sums[i],
-            )
-
-
-comptime PART_SUMS = 32
-"""Sums of 64 tokens."""
 
 
 def _operands[first: Int, count: Int, prefix: StaticString]() -> String:
@@ -138,10 +54,8 @@ def _operands[first: Int, count: Int, prefix: StaticString]() -> String:
 
 comptime STEP_BYTES = 32
 """Bytes of a row that an instruction multiplies: 32 steps of K of bytes, 16 of bfloat16."""
-comptime TileSums[tokens: Int] = Array[
-    SIMD[DType.float32, min(tokens // 2, PART_SUMS)], max(tokens // 2 // PART_SUMS, 1)
-]
-"""A thread's sums of an instruction on so many tokens, in its order."""
+comptime TileSums = Accumulator
+"""The same, in kernels of bytes."""
 
 
 def _described[name: StaticString](operand: Int) -> String:
@@ -176,35 +90,51 @@ def _product[type: StaticString, tokens: Int, adds: Bool, in_registers: Bool]() 
 @always_inline
 def multiply_staged[
     tokens: Int, //, type: StaticString, adds: Bool
-](weights_at: UInt32, tokens_at: UInt32, mut sums: TileSums[tokens]):
+](weights_at: UInt32, tokens_at: UInt32, mut sums: Accumulator[tokens]):
     """Starts the products of 64 rows of weights and some tokens, 32 bytes of each.
 
     It adds them to the sums, or begins anew. Addresses are lower words of descriptors.
     """
-    _start[_product[type, tokens, adds, False]()]({weights_at, 0, 0, 0}, tokens_at, sums)
+    _start[_product[type, tokens, adds, False](), 0, tokens]({weights_at, 0, 0, 0}, tokens_at, sums)
 
 
 @always_inline
 def multiply_fragment[
-    tokens: Int, //, type: StaticString, adds: Bool
-](weights: SIMD[DType.uint32, 4], tokens_at: UInt32, mut sums: TileSums[tokens]):
-    """The same with weights in registers.
+    rows: Int, //, type: StaticString, adds: Bool, first: Int = 0, count: Int = rows
+](weights: SIMD[DType.uint32, 4], tokens_at: UInt32, mut sums: Accumulator[rows]):
+    """The same with weights in registers, for `count` rows of A from `first` on.
 
     A lane has of its two rows four bytes each, and of what is 16 bytes behind them too.
     """
-    _start[_product[type, tokens, adds, True]()](weights, tokens_at, sums)
+    _start[_product[type, count, adds, True](), first, count](weights, tokens_at, sums)
 
 
 @always_inline
 def _start[
-    tokens: Int, //, TEXT: String
-](weights: SIMD[DType.uint32, 4], tokens_at: UInt32, mut sums: TileSums[tokens]):
+    rows: Int, //, TEXT: String, first: Int, tokens: Int
+](weights: SIMD[DType.uint32, 4], tokens_at: UInt32, mut sums: Accumulator[rows]):
     """Starts an instruction of `_product`."""
     comptime COUNT = tokens // 2
+    comptime PART = first // 2 // PART_SUMS
     comptime CONSTRAINTS = "=f," * COUNT + "r,r,r,r,r," + _operands[0, COUNT, ""]()
     # fmt: off
-    comptime if tokens == 32:
-        var a = sums[0]
+    comptime if tokens == 16:
+        var a = sums[PART]
+        var d = inlined_assembly[
+            TEXT,
+            _RegisterPackType[
+                Float32, Float32, Float32, Float32, Float32, Float32, Float32, Float32,
+            ],
+            constraints=CONSTRAINTS,
+            has_side_effect=True,
+        ](
+            weights[0], weights[1], weights[2], weights[3], tokens_at,
+            a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
+        )
+        comptime for i in range(COUNT):
+            sums[PART][i] = d[i]
+    elif tokens == 32:
+        var a = sums[PART]
         var d = inlined_assembly[
             TEXT,
             _RegisterPackType[
@@ -219,9 +149,9 @@ def _start[
             a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
         )
         comptime for i in range(COUNT):
-            sums[0][i] = d[i]
+            sums[PART][i] = d[i]
     elif tokens == 64:
-        var a = sums[0]
+        var a = sums[PART]
         var d = inlined_assembly[
             TEXT,
             _RegisterPackType[
@@ -240,9 +170,9 @@ def _start[
             a[24], a[25], a[26], a[27], a[28], a[29], a[30], a[31],
         )
         comptime for i in range(PART_SUMS):
-            sums[0][i] = d[i]
+            sums[PART][i] = d[i]
     else:
-        var a, b = sums[0], sums[1]
+        var a, b = sums[PART], sums[PART + 1]
         var d = inlined_assembly[
             TEXT,
             _RegisterPackType[
@@ -269,8 +199,8 @@ def _start[
             b[24], b[25], b[26], b[27], b[28], b[29], b[30], b[31],
         )
         comptime for i in range(PART_SUMS):
-            sums[0][i] = d[i]
-            sums[1][i] = d[PART_SUMS + i]
+            sums[PART][i] = d[i]
+            sums[PART + 1][i] = d[PART_SUMS + i]
     # fmt: on
 
 
@@ -291,7 +221,7 @@ def multiply_add_here(x: Float32, y: Float32, addend: Float32) -> Float32:
 
 
 @always_inline
-def settle_sums[tokens: Int, //](mut sums: TileSums[tokens]):
+def settle_sums[tokens: Int, //](mut sums: Accumulator[tokens]):
     """Keeps sums from being read before the wait that precedes this."""
     comptime for i in range(tokens // 2):
         comptime part, at = divmod(i, PART_SUMS)
@@ -302,23 +232,21 @@ def settle_sums[tokens: Int, //](mut sums: TileSums[tokens]):
 
 @always_inline
 def store_sums[
-    num_tokens: Int, //, first: Int, count: Int
-](sums: TokenSums[num_tokens], target: TileAddresses[DType.float32, ...]):
-    """Stores a thread's sums of `count` tokens from `first` on, as [token, row of its warp].
+    rows: Int, //, first: Int, count: Int
+](sums: Accumulator[rows], target: TileAddresses[DType.float32, ...]):
+    """Stores a thread's sums of `count` rows of A from `first` on, as [row, weight row].
 
-    Lane 4 * r + p has rows r, r + 8 of tokens 2 * p, 2 * p + 1, 2 * p + 8, .., where `target`
-    begins.
+    `target` begins where its first one goes.
     """
-    comptime TOKENS = part_tokens(num_tokens)
     comptime PAIR = 2
     comptime WARP_OCTETS = INSTRUCTION_ROWS // 4 // OCTET
-    comptime order = row_major[TOKENS // OCTET, WARP_OCTETS, PAIR]()
+    comptime order = row_major[rows // OCTET, WARP_OCTETS, PAIR]()
     comptime for octet in range(count // OCTET):
         comptime for row_octet in range(WARP_OCTETS):
-            comptime for token in range(PAIR):
-                comptime i, here = divmod(first // OCTET + octet, TOKENS // OCTET)
-                comptime at = Int(order(Coord(here, row_octet, token)))
+            comptime for row in range(PAIR):
+                comptime here = Coord(first // OCTET + octet, row_octet, row)
+                comptime part, at = divmod(Int(order(here)), PART_SUMS)
                 store_word(
-                    target.at(Coord(OCTET * octet + token, OCTET * row_octet)),
-                    bitcast[DType.uint32](sums[i][at]),
+                    target.at(Coord(OCTET * octet + row, OCTET * row_octet)),
+                    bitcast[DType.uint32](sums[part][at]),
                 )

@@ -123,7 +123,9 @@ def _launch[
     elif Rows.IS_E5M2:
         var grid = grid_of_fp8(m, n, k, cut)
         if plan.is_stream_k():
-            return launch_rs[Rows, tokens, is_stream_k=True](rows, grid, problem, 1, queue, meetings)
+            return launch_rs[Rows, tokens, is_stream_k=True](
+                rows, grid, problem, 1, queue, meetings
+            )
         launch_rs[Rows, tokens](rows, grid, problem, cut.ranks, queue)
     else:
         var grid = grid_of_aligned(m, n, bits, cut)
@@ -159,5 +161,6 @@ def _launch_float_scaled[
     )
     var left = MappedRows(codes, m, k, k, tokens)
     var right = MappedRows(problem.right.codes, n, k, k, columns_of(tokens))
-    launch_ss[rows=tokens](problem, operands, left, right, plan.within(ceildiv(k, ROW_BYTES)), queue)
-
+    launch_ss[rows=tokens](
+        problem, operands, left, right, plan.within(ceildiv(k, ROW_BYTES)), queue
+    )

@@ -13,7 +13,8 @@ from ...simt.arguments import Activations, Result
 from ...simt.routing import ExpertWeights, NO_EXPERT
 from ..exact import compute_exactly
 from ..experts.groups import RowTile
-from ..experts.result import Exactly, Target
+from ..epilogue.exact import Fallback
+from ..epilogue.target import Target
 from ..instructions.shared_memory import any_thread, load_word, shared_base, store_word
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..layout import BLOCK, K_LANES, TILE_ROWS
@@ -372,7 +373,7 @@ def compute_again[
             comptime if CONFIG.is_grouped:
                 if all or load_word(cta.memory.at(MARKS, index)) != 0:
                     var row = load_word(cta.memory.at(ROWS, index))
-                    Exactly(a, matrix, UInt32(weights.columns)).store[CONFIG.is_gated](
+                    Fallback(a, matrix, UInt32(weights.columns)).store[CONFIG.is_gated](
                         Int(row // scheduler.rows_per_source),
                         half,
                         target.gate(),

@@ -35,7 +35,7 @@ from ...simt.host import CHUNK, FLOAT32, is_left_aligned
 from ...simt.routing import ExpertWeights
 from ...tiles import in_registers
 from ..experts import slots
-from ..experts.result import Target
+from ..epilogue.target import Target
 from ..experts.slots import Places
 from ..host import gemm, moe
 from ..instructions.shared_memory import load_word, store_word

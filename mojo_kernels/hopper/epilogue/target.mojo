@@ -1,0 +1,160 @@
+"""Where rows of C go, and what becomes of sums on the way: bias, and gates with their ups.
+
+A row of four columns a lane, of a CTA's 128 weight rows:
+
+    gates and ups    of a lane            hidden numbers of a lane
+    neighbours       gate up gate up      two, its own
+    halves           4 gates | 4 ups      lane l and l + 16 exchange: two each
+"""
+
+from max.gpu.primitives.warp import shuffle_xor
+from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+
+from ...numbers.gates import Gate
+from ...simt.arguments import Result
+from ...simt.host import bytes_of
+from ...simt.routing import ExpertWeights
+from ..experts.groups import Lists, RowTile
+from ..host.moe import HIDDEN
+from ..shapes import COLUMNS
+
+comptime PART_COLUMNS = 4
+"""Columns of a lane."""
+comptime LANE_HIDDEN = PART_COLUMNS // 2
+"""Hidden numbers of a lane."""
+comptime HALF_LANES = 16
+"""Lanes that have the gates of halves, or their ups."""
+
+
+@fieldwise_init
+struct Target(DevicePassable, TrivialRegisterPassable):
+    """Where rows go, and what becomes of sums on the way."""
+
+    comptime device_type: AnyType = Self
+
+    var rows: Result
+    """All rows: of sums, or of hidden numbers."""
+    var gate_code: Int32
+    """The position of the gate, or that of none."""
+    var limit: Float32
+    var alpha: Float32
+
+    def __init__(out self, rows: Result, gate: Gate):
+        """Takes rows that a gate, or none, leads to."""
+        self.rows = rows
+        self.gate_code = Int32(gate.code)
+        self.limit = gate.limit
+        self.alpha = gate.alpha
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return "Target"
+
+    @always_inline
+    def gate(self) -> Gate:
+        """Returns the gate."""
+        return Gate(Int(self.gate_code), self.limit, self.alpha)
+
+    @always_inline
+    def columns_step(self) -> UInt32:
+        """Returns the columns of the result that a CTA stores."""
+        return UInt32(HIDDEN) if self.gate().is_there() else UInt32(COLUMNS)
+
+    @always_inline
+    def of(self, tile: RowTile, experts: ExpertWeights) -> Result:
+        """Returns the rows of a tile as a result of their own, with the bias of their expert."""
+        var result = self.rows
+        var dtype_bytes = bytes_of(Int(result.dtype))
+        result.output = result.output.unsafe_offset(
+            Int(tile.first_row) * Int(result.columns) * dtype_bytes
+        )
+        result.rows = tile.rows
+        if tile.expert >= 0 and experts.bias_dtype >= 0:
+            var row_bytes = Int(experts.columns) * bytes_of(Int(experts.bias_dtype))
+            result.bias = experts.bias.unsafe_offset(Int(tile.expert) * row_bytes)
+            result.bias_dtype = experts.bias_dtype
+        return result
+
+
+@fieldwise_init
+struct Part(TrivialRegisterPassable):
+    """Which columns of a tile of rows a CTA has."""
+
+    var first_column: UInt32
+    """The first column of the result."""
+    var half: UInt32
+    """Columns of the weights from a gate to its up; 0 for neighbours, and for no gate."""
+
+    @staticmethod
+    @always_inline
+    def find(
+        lists: Lists, index: UInt32, num_groups: UInt32, target: Target, half: UInt32
+    ) -> Tuple[RowTile, Self]:
+        """Returns a tile, and the columns of it, of which there are `num_groups`."""
+        var at, group = divmod(index, num_groups)
+        return (lists.tile(at), Self(group * target.columns_step(), half))
+
+    @always_inline
+    def weight_tile(self, producer: UInt32, tile_rows: UInt32, is_gated: Bool) -> UInt32:
+        """Returns the tile of weight rows that a producer copies; it need not exist."""
+        if self.half == 0:
+            var first = self.first_column * UInt32(2 if is_gated else 1)
+            return first // tile_rows + producer
+        var producers = UInt32(HIDDEN) // tile_rows
+        var first = self.first_column // tile_rows + producer % producers
+        return first + (self.half // tile_rows if producer >= producers else 0)
+
+
+@fieldwise_init
+struct TileOfC(TrivialRegisterPassable):
+    """Where a tile of C goes, and what becomes of sums on the way."""
+
+    var result: Result
+    """All of C, or of a list the tile's rows alone."""
+    var first_row: UInt32
+    """The first row in there."""
+    var part: Part
+    """The columns."""
+    var gate: Gate
+
+
+@always_inline
+def store_hidden(to: TileOfC, row: UInt32, lane: UInt32, sums: SIMD[DType.float32, PART_COLUMNS]):
+    """Stores what gates and ups of a row become; a warp calls it."""
+    var part, result, gate = to.part, to.result, to.gate
+    var biased = sums
+    if part.half == 0:
+        var column = part.first_column + lane * UInt32(LANE_HIDDEN)
+        if result.has_bias() and column < result.columns:
+            biased += result.bias_of[PART_COLUMNS](2 * Int(column))
+        var gates, ups = biased.deinterleave()
+        if column < result.columns:
+            _store_hidden(result, row, column, gate.of(gates, ups))
+        return
+    # Lanes below have four gates, those above their ups.
+    var upper, below = divmod(lane, UInt32(HALF_LANES))
+    var first = part.first_column + below * UInt32(PART_COLUMNS)
+    if result.has_bias() and first < result.columns:
+        biased += result.bias_of[PART_COLUMNS](Int(first + upper * part.half))
+    var low, high = biased.slice[LANE_HIDDEN](), biased.slice[LANE_HIDDEN, offset=LANE_HIDDEN]()
+    var mine = low if upper == 0 else high
+    var given = high if upper == 0 else low
+    var theirs = SIMD[DType.float32, LANE_HIDDEN]()
+    comptime for i in range(LANE_HIDDEN):
+        theirs[i] = shuffle_xor(given[i], UInt32(HALF_LANES))
+    var gates = mine if upper == 0 else theirs
+    var ups = theirs if upper == 0 else mine
+    var column = first + upper * UInt32(LANE_HIDDEN)
+    if column < result.columns:
+        _store_hidden(result, row, column, gate.of(gates, ups))
+
+
+@always_inline
+def _store_hidden(
+    result: Result, row: UInt32, column: UInt32, numbers: SIMD[DType.float32, LANE_HIDDEN]
+):
+    """Stores hidden numbers, whose rows are made of blocks."""
+    result.elements().store[LANE_HIDDEN, LANE_HIDDEN](Int(row), Int(column), numbers)

@@ -1,0 +1,307 @@
+"""The warp-specialised GEMM whose weights become bfloat16 in registers: dense, and grouped by a list.
+
+A CTA computes 128 columns of C, or 64 hidden numbers of gates and ups, for the rows of its tile:
+
+    4 producer warps     a thread each starts the copies of stages: 64 steps of K of A and weights
+    8 or 16 consumers    each warp decodes 16 weight rows, C^T += weights @ A^T; the second eight take
+                         the odd stages: with few rows decoding takes the time, not the tensor cores
+
+    setting      tiles of a CTA                  K of a tile                     epilogue
+    many         one after the other, or         all, or its share of all        each warp stores its sums
+                 stream-K                        tiles' stages, then a fix-up
+    split_k      one                             ranks of a cluster, parities    reduction over both
+    grouped      those of a list                 as `many`, or by parities       as these, or with a gate
+
+Stages go on from one tile to the next: those of the next one fill during the epilogue. `gemm` says what
+is multiplied; A is read again in the fallback, for what bfloat16 cannot hold.
+"""
+
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
+from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
+from max.gpu.primitives.warp import broadcast
+from max.gpu.sync import barrier
+from std.math import align_up
+from std.utils import StaticTuple
+
+from ..launch.queue import Queue
+from ..problem import Problem
+from ..simt.arguments import Activations, Result, Weights
+from ..simt.routing import NO_EXPERT
+from .decode.bf16 import GatePairs, HalfTile, first_row_of
+from .epilogue.reduce import Reduction, flag_of, store_zeros
+from .epilogue.stream_k import FixUp
+from .epilogue.warp_rows import WARP_HIDDEN, room_of, store_hidden_rows, store_warp_rows
+from .gemm_problem import DenseGemm, Outcome, RsGemm
+from .host.gemm import grid_of_rs_bf16
+from .host.moe import HIDDEN
+from .host.workspace import PADDED, bf16_bytes, is_shared, workspace_of_rs_bf16
+from .instructions.shared_memory import load_word, shared_base
+from .instructions.warp import any_lane, keep_branch, keep_here, lane_here
+from .instructions.wgmma import Accumulator, limit_registers
+from .layout import BLOCK
+from .mainloop.rs_bf16 import RsWarp
+from .pipeline.bulk import fill_first_stages, fill_stages
+from .pipeline.stages import RsRing
+from .plan import Plan
+from .prepare.bf16 import prepare_bf16
+from .scheduler import Schedule, WorkTile
+from .shapes import (
+    COLUMNS,
+    GROUPS,
+    READERS,
+    RsConfig,
+    SPLIT_K_ROWS,
+    STEP_BLOCKS,
+    STREAM_K_ROWS,
+    WARP_ROWS,
+)
+
+
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(Gemm.CONFIG.threads())),
+    `nvvm.minctasm`=SIMDLength(1),
+)
+def gemm_rs_bf16[
+    Gemm: RsGemm
+](
+    staged: Gemm.Rows,
+    a: Activations,
+    w: Gemm.Columns,
+    c: Gemm.Output,
+    order: Gemm.Order,
+    num_ranks: UInt32,
+):
+    """Computes the tiles of C that the scheduler gives to this CTA.
+
+    A cluster has so many ranks, which split K, if CTAs have one tile each.
+    """
+    comptime CONFIG = Gemm.CONFIG
+    var gemm = Gemm(staged, w, c, order)
+    var ranks = UInt32(1) if CONFIG.is_persistent else num_ranks
+    # Kept, or the compiler finds out anew in every step where shared memory is.
+    var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
+    var ring = RsRing[CONFIG.layout()](base, 0, 0)
+    if thread_idx.x == 0:
+        ring.init_barriers()
+    barrier()
+    comptime if Gemm.IS_LISTED:
+        # The list is another kernel's.
+        wait_on_dependent_grids()
+        launch_dependent_grids()
+
+    # Broadcast, so that the compiler knows that whole warps take every branch together.
+    var warp = broadcast(UInt32(thread_idx.x) // 32)
+    comptime CONSUMERS = UInt32(CONFIG.consumer_warps())
+    var cta = Cta[Gemm](gemm, gemm.scheduler(UInt32(a.k), ranks), a, ranks)
+    if warp >= CONSUMERS:
+        limit_registers["dec", CONFIG.producer_registers]()
+        if thread_idx.x % 32 == 0:
+            cta.produce(ring, warp - CONSUMERS)
+    else:
+        limit_registers["inc", CONFIG.consumer_registers]()
+        cta.consume(ring, warp)
+
+
+@fieldwise_init
+struct Cta[Gemm: RsGemm](TrivialRegisterPassable):
+    """What all warps of a CTA know."""
+
+    var gemm: Self.Gemm
+    var scheduler: Self.Gemm.Scheduler
+    var a: Activations
+    """A as it came, for the fallback."""
+    var ranks: UInt32
+    """CTAs of its cluster, which split K."""
+
+    comptime CONFIG = Self.Gemm.CONFIG
+    comptime Pipeline = RsRing[Self.CONFIG.layout()]
+
+    @always_inline
+    def produce(self, var ring: Self.Pipeline, producer: UInt32):
+        """Copies the stages of all tiles; a thread of each producer warp calls it."""
+        # The phase before the first one is over: the first round waits for nobody.
+        ring.parity = 1
+        var num_filled = UInt32(ring.STAGES)
+        var index = self.scheduler.first()
+        while self.scheduler.has(index):
+            var tile = self.scheduler.tile(index)
+            index = self.scheduler.after(index)
+            comptime if Self.Gemm.IS_LISTED:
+                if tile.rows == 0:
+                    break
+                if tile.group == Int32(NO_EXPERT):
+                    continue
+            var source = self.gemm.source(tile, UInt32(self.a.k), producer)
+            comptime if Self.Gemm.IS_LISTED:
+                fill_stages(ring, source, tile.num_steps(), 0)
+            else:
+                if num_filled > 0:
+                    fill_first_stages(ring, source, tile.num_steps())
+                fill_stages(ring, source, tile.num_steps(), num_filled)
+                num_filled = 0
+                comptime if not Self.CONFIG.is_persistent:
+                    break
+
+    @always_inline
+    def consume(self, var ring: Self.Pipeline, warp: UInt32):
+        """Multiplies and stores all tiles; consumer warps call it."""
+        comptime WIDTHS = Self.Gemm.WIDTHS
+        comptime if not Self.Gemm.IS_LISTED:
+            wait_on_dependent_grids()
+        var next = self.scheduler.first()
+        while self.scheduler.has(next):
+            var index, tile = next, self.scheduler.tile(next)
+            next = self.scheduler.after(index)
+            var rows = tile.rows
+            comptime if Self.Gemm.IS_LISTED:
+                # Loops that some lanes may leave alone keep nothing in uniform registers.
+                rows = broadcast(rows)
+                comptime if Self.CONFIG.k_splits > 1:
+                    tile.rows = rows
+                if rows == 0:
+                    break
+                if broadcast(tile.group) == Int32(NO_EXPERT):
+                    var to = self.gemm.output(tile)
+                    store_zeros[Self.CONFIG.consumer_warps()](to.part, to.result)
+                    continue
+            var may_be_marked = self.any_mark(tile)
+            var outcome = Outcome(True, False)
+            comptime for i in range(len(WIDTHS)):
+                comptime width = WIDTHS[i]
+                comptime fewer = WIDTHS[i - 1] if i > 0 else 0
+                comptime if len(WIDTHS) == 1:
+                    var is_last = not self.scheduler.has(next)
+                    outcome = self.multiply_tile[width](ring, index, tile, is_last, warp)
+                else:
+                    if UInt32(fewer) < rows and rows <= UInt32(width):
+                        keep_branch()
+                        outcome = self.multiply_tile[width](ring, index, tile, False, warp)
+            if not outcome.is_whole:
+                continue
+            comptime if len(WIDTHS) > 1:
+                # Found behind the branches: ptxas takes what they choose for divergent.
+                outcome.overflows = any_lane(load_word(flag_of(ring.base, warp)) != 0)
+            if outcome.overflows or any_lane(may_be_marked):
+                keep_branch()
+                self.fall_back(tile, rows, outcome.overflows, warp)
+            comptime if not Self.CONFIG.is_persistent:
+                break
+
+    @always_inline
+    def any_mark(self, tile: WorkTile) -> Bool:
+        """Says, in some lane, whether bfloat16 cannot hold a row of a tile."""
+        # Loaded before the products: nobody waits for them.
+        comptime LOADS = max(Self.CONFIG.rows // 32, 1)
+        var rows = SIMD[DType.uint32, LOADS](lane_here())
+        comptime for i in range(LOADS):
+            rows[i] += UInt32(32 * i)
+        return self.gemm.are_marked[LOADS](self.a, tile, rows).reduce_or()
+
+    @always_inline
+    def multiply_tile[
+        width: Int
+    ](
+        self, mut ring: Self.Pipeline, index: UInt32, tile: WorkTile, is_last: Bool, warp: UInt32
+    ) -> Outcome:
+        """Multiplies and stores a tile of up to `width` rows."""
+        comptime CONFIG = Self.CONFIG
+        var sums = Accumulator[width](uninitialized=True)
+        var flag, to = flag_of(ring.base, warp), self.gemm.output(tile)
+        var num_steps, all_blocks = tile.num_steps(), UInt32(self.a.k) // UInt32(BLOCK)
+        var num_blocks = all_blocks - min(tile.first_step * UInt32(STEP_BLOCKS), all_blocks)
+        comptime if CONFIG.k_splits > 1:
+            var mine, parity = ring, warp // UInt32(READERS)
+            var half = HalfTile(warp)
+            RsWarp[CONFIG](parity, num_steps, num_blocks, half, flag).multiply(mine, sums)
+            comptime if CONFIG.is_persistent:
+                ring.advance_by(num_steps)
+        elif Self.Gemm.IS_GATED:
+            var pairs = GatePairs.of(warp, to.part.half == 0)
+            RsWarp[CONFIG](0, num_steps, num_blocks, pairs, flag).multiply(ring, sums)
+        else:
+            RsWarp[CONFIG](0, num_steps, num_blocks, HalfTile(warp), flag).multiply(ring, sums)
+        comptime if not Self.Gemm.IS_LISTED:
+            if is_last:
+                launch_dependent_grids()
+
+        comptime if CONFIG.k_splits > 1:
+            var rank = UInt32(block_idx.x) % self.ranks
+            var reduction = Reduction[CONFIG, Self.Gemm.IS_GATED](ring.base, rank, self.ranks)
+            return Outcome(True, reduction.store(sums, warp, to))
+        var outcome = Outcome(True, False)
+        comptime if not Self.Gemm.IS_LISTED:
+            # All lanes look before the flag is cleared for the next tile.
+            outcome.overflows = any_lane(load_word(flag) != 0)
+            self.gemm.fix_up(self.scheduler, index, ring.base, sums, outcome)
+        if not outcome.is_whole:
+            return outcome
+        var column = Self.columns(to.part.first_column, warp)[0]
+        comptime if Self.Gemm.IS_GATED:
+            store_hidden_rows(sums, room_of(ring.base, warp), to, column)
+        else:
+            store_warp_rows(sums, room_of(ring.base, warp), to, column)
+        return outcome
+
+    @staticmethod
+    @always_inline
+    def columns(first: UInt32, warp: UInt32) -> Tuple[UInt32, UInt32]:
+        """Returns the first column of C that a warp stores, and the one behind its last."""
+        comptime if Self.CONFIG.k_splits > 1:
+            return (first, first + UInt32(HIDDEN if Self.Gemm.IS_GATED else COLUMNS))
+        elif Self.Gemm.IS_GATED:
+            var column = first + warp * UInt32(WARP_HIDDEN)
+            return (column, column + UInt32(WARP_HIDDEN))
+        else:
+            var column = first + first_row_of(warp)
+            return (column, column + UInt32(WARP_ROWS))
+
+    @always_inline
+    def fall_back(self, tile: WorkTile, rows: UInt32, overflows: Bool, warp: UInt32):
+        """Stores what this warp stored once more, where bfloat16 cannot hold an operand."""
+        var to = self.gemm.output(tile)
+        var columns = Self.columns(to.part.first_column, warp)
+        var first, step, end = UInt32(0), UInt32(1), rows
+        comptime if Self.CONFIG.k_splits > 1:
+            first = UInt32(block_idx.x) % self.ranks + self.ranks * warp
+            step = self.ranks * UInt32(Self.CONFIG.consumer_warps())
+        comptime if not Self.Gemm.IS_LISTED:
+            end = min(rows, to.result.rows - to.first_row)
+        for row in range(first, end, step):
+            var is_marked = self.gemm.are_marked[1](self.a, tile, UInt32(row))[0]
+            if overflows or any_lane(is_marked):
+                self.gemm.fall_back(self.a, tile, UInt32(row), columns[0], columns[1])
+
+
+def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    """Expands the activations, and multiplies; stream-K if stages are few enough for it."""
+    comptime for rows in SPLIT_K_ROWS:
+        if plan.is_middle() and plan.tokens == rows:
+            return _launch[RsConfig.split_k(rows), Schedule.CEILED_CLUSTERS](problem, plan, queue)
+    if not is_shared(problem.m, problem.n, problem.k, plan):
+        return _launch[RsConfig.many(Plan.MANY.tokens), Schedule.CLUSTERS](
+            problem, Plan.MANY, queue
+        )
+    comptime for rows in STREAM_K_ROWS:
+        if plan.tokens == rows:
+            return _launch[RsConfig.many(rows), Schedule.STREAM_K](problem, plan, queue)
+    raise Error(String("plan: got ", plan.tokens, " rows of a tile, expected 64, 128 or 256"))
+
+
+def _launch[
+    config: RsConfig, schedule: Schedule
+](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    """Does so with one setting."""
+    var m, n, k = problem.m, problem.n, problem.k
+    var workspace = queue.workspace(workspace_of_rs_bf16(m, n, k, plan))
+    var tiles = plan.tiles(m, n).num_tiles() if schedule == Schedule.STREAM_K else 0
+    var meetings_at = workspace + align_up(bf16_bytes(m, k), PADDED)
+    var staged = prepare_bf16(problem, config.rows, workspace, meetings_at, GROUPS * tiles, queue)
+    queue.launch[gemm_rs_bf16[DenseGemm[config, schedule]]](
+        grid_of_rs_bf16(m, n, k, plan),
+        staged,
+        Activations(problem),
+        Weights(problem),
+        Result(problem),
+        FixUp[config.rows].at(tiles, meetings_at),
+        UInt32(plan.ranks),
+    )

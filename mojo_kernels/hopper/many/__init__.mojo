@@ -1,1 +1,0 @@
-"""Many rows: a weight is decoded once for 256 of them."""

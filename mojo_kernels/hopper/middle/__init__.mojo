@@ -1,1 +1,0 @@
-"""Dozens to hundreds of rows: more warps decode, and groups split K."""
