@@ -68,7 +68,7 @@ STAGE_K = 256
 MIDDLE = "matmul_middle"
 """Kernels that multiply codes, of floats those that a launch has made before."""
 TILE, SHORT_K = 16, 2048
-"""Of choices.mojo: rows, and K of codes, up to which decode kernels are not compared."""
+"""Of table.mojo: rows, and K of codes, up to which decode kernels are not compared."""
 STEPS = (0.2, 0.05, 0.01)
 """Parts of a constant by which it is moved."""
 PULL = 1e-3

@@ -35,8 +35,7 @@ def product_types(
 
 
 def defined_types[right: StaticString = "RIGHT", bias: StaticString = "BIAS"]() -> ProductTypes:
-    """Returns the kind that a module is compiled for, see `hip_product`, of weights by two names.
-    """
+    """Returns the kind that a module is compiled for, weights by two names: see `hip_product`."""
     comptime NONE = -1
     return product_types(
         left=get_defined_int["LEFT", NO_FORMAT](),

@@ -78,7 +78,7 @@ struct OrderedRows(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct Arguments(TrivialRegisterPassable):
+struct GemmArguments(TrivialRegisterPassable):
     """Addresses and sizes of a product."""
 
     var rows: GroupedRows

@@ -17,7 +17,7 @@ COSTS = {"host/choices", "host/costs", "host/measured"}
 
 
 def reached(*entries: Path) -> dict[str, Path]:
-    """Returns the files that some are compiled from, by their names; those of rooms say a sentence."""
+    """Returns the files that some are compiled from, but those of rooms, which say a sentence."""
     found = {}
     for entry in entries:
         found |= Sources.of(entry, [ROOT]).files

@@ -32,7 +32,7 @@ PIXI = tomllib.loads((ROOT / "pixi.toml").read_text())
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MOJO_FILES = sorted((ROOT / "mojo_kernels").rglob("*.mojo"))
 LONGEST_FILE = 600
-LINE_BUDGET = {"mojo_kernels": 45_290, "python/mx_kernels": 14_850}
+LINE_BUDGET = {"mojo_kernels": 43_850, "python/mx_kernels": 14_850}
 """Lines of all files; raising one takes a reason in the commit."""
 MOST_OF_A_FAILURE = 4000
 """Characters."""
@@ -329,7 +329,7 @@ def test_cdna4_decides_without_a_kernel_and_kernels_know_nothing_of_what_decides
 
 
 def test_nothing_with_a_kernel_of_cdna4_changes_with_a_cost():
-    """What is compiled for HIP, tests and the bench is told a plan; MAX's ops choose for themselves."""
+    """What is compiled for HIP, tests and the bench is told a plan; MAX's ops choose themselves."""
     bench, programs = ROOT / "bench" / "simulated", ROOT / "tests" / "cdna4" / "programs"
     entries = [*(HOUSE / "cdna4").rglob("dispatch.mojo"), *(HOUSE / "bindings").glob("hip*.mojo")]
     entries += [*bench.glob("*.mojo"), *programs.glob("*.mojo")]

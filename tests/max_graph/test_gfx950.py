@@ -64,15 +64,15 @@ def test_the_mef_holds_gfx950_code_of_every_op(compiled):
     assert all(b"gfx950" in program for program in programs)
     names = kernel_names(programs)
     count = {
-        room: sum(f"cdna4_{room}".encode() in name for name in names)
-        for room in ("quantize", "decode", "middle", "prefill")
+        room: sum(f"_{room}".encode() in name for name in names)
+        for room in ("quantize", "streaming", "interleaved", "ping_pong")
     }
-    # The op's, and that of floats before middle kernels, which are for those and for codes.
+    # The op's, and that of floats before interleaved kernels, which are for those and for codes.
     assert count["quantize"] == 2
-    assert count["middle"] >= 2 and count["middle"] % 2 == 0
+    assert count["interleaved"] >= 2 and count["interleaved"] % 2 == 0
     # Few rows; many: both heights of tiles for codes, one for each other product.
-    assert count["decode"] >= 2
-    assert count["prefill"] == 5
+    assert count["streaming"] >= 2
+    assert count["ping_pong"] == 5
 
 
 @pytest.mark.deep

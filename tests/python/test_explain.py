@@ -149,7 +149,7 @@ def test_the_cpu_explains_every_pair(pair):
 )
 def test_gfx950_multiplies_floats_like_codes_of_formats_with_float_scales(left, right):
     formats = {"device": "gfx950", "activations": left, "format": right}
-    for m, kernel in ((16, "decode"), (8192, "prefill")):
+    for m, kernel in ((16, "streaming"), (8192, "ping_pong")):
         linear = mx.explain(m, 8192, 8192, **formats)
         matmul = mx.explain(m, 8192, 8192, op="matmul", **formats)
         assert (linear.kernel, linear.tile, linear.grid) == (
@@ -157,7 +157,7 @@ def test_gfx950_multiplies_floats_like_codes_of_formats_with_float_scales(left, 
             matmul.tile,
             matmul.grid,
         )
-        assert linear.kernel == f"cdna4/{kernel}/kernel.mojo"
+        assert linear.kernel == f"cdna4/schedules/{kernel}/kernel.mojo"
         assert linear.workspace_bytes - matmul.workspace_bytes >= m * 8192, "room for codes"
 
 

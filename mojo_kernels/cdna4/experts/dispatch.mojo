@@ -29,7 +29,7 @@ from ...numbers.floats import float_code
 from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import Left
-from ..arguments import Arguments, GroupedRows, Grouping, OrderedRows, most_tiles
+from ..arguments import GemmArguments, GroupedRows, Grouping, OrderedRows, most_tiles
 from ..chip import MAX_TENSOR_BYTES, TILE, WORD_BYTES
 from ..schedules.streaming.kernel import launch_streaming
 from ..host.experts import (
@@ -66,11 +66,13 @@ def multiply_grouped[types: ProductTypes](problem: GroupedProblem, mut queue: So
     var m = problem.m
     var rows = GroupedRows(problem.left.values, m, 0, problem.sizes, m, problem.values)
     launch[types, Grouping.GROUPED](
-        Arguments.of_groups(rows, problem.experts, Gate.NONE, problem.n, problem.k), queue
+        GemmArguments.of_groups(rows, problem.experts, Gate.NONE, problem.n, problem.k), queue
     )
 
 
-def launch[types: ProductTypes, grouping: Grouping](of: Arguments, mut queue: Some[Queue]) raises:
+def launch[
+    types: ProductTypes, grouping: Grouping
+](of: GemmArguments, mut queue: Some[Queue]) raises:
     """Launches a product of floats with the cut that is chosen for it."""
     comptime assert has_expert_kernels(types.formats), unsupported(types.formats)
     _check_all_bytes[types](of.rows, of.experts, of.n, of.k)
@@ -167,18 +169,19 @@ def _multiply[
     if problem.gate.is_interleaved():
         comptime if types.may_be_neighbours():
             launch[neighbours, Grouping.HIDDEN](
-                Arguments.of_groups(rows, problem.gate_up, problem.gate, n, k), queue
+                GemmArguments.of_groups(rows, problem.gate_up, problem.gate, n, k), queue
             )
     else:
         comptime if types.may_be_halves():
             rows.result = at.rows
             launch[halves, Grouping.SUMS](
-                Arguments.of_groups(rows, problem.gate_up, Gate.NONE, n, k), queue
+                GemmArguments.of_groups(rows, problem.gate_up, Gate.NONE, n, k), queue
             )
             launch_gates[types.x](at.rows, at.hidden, slots, problem.inner, queue)
     var hidden = GroupedRows(at.hidden, slots, 0, at.sizes, slots, at.rows)
     launch[types.second(), Grouping.DOWN](
-        Arguments.of_groups(hidden, problem.down, Gate.NONE, problem.width, problem.inner), queue
+        GemmArguments.of_groups(hidden, problem.down, Gate.NONE, problem.width, problem.inner),
+        queue,
     )
 
 
@@ -267,7 +270,7 @@ def _launch_codes[
     `MIDDLE_CUTS`."""
     if at.orders():
         return launch_ping_pong[types.encoded(), M_TILES, True, grouping, rounding](
-            Arguments.of_groups(of, experts, gate, n, k),
+            GemmArguments.of_groups(of, experts, gate, n, k),
             prefill_grid(of.m, n, experts.count),
             queue,
             ordered,
@@ -279,7 +282,7 @@ def _launch_codes[
             if place == i:
                 comptime assert cut.splits == 1, "workgroups of groups share no tile"
                 return launch_interleaved[types, cut, True, grouping, rounding](
-                    Arguments.of_groups(of, experts, gate, n, k),
+                    GemmArguments.of_groups(of, experts, gate, n, k),
                     middle_grid(cut, of.m, n, experts.count),
                     queue,
                 )

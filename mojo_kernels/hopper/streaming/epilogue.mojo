@@ -38,7 +38,7 @@ from ..instructions.shared_memory import (
     wait_for_cluster,
     wait_phase,
 )
-from ..instructions.warp import FRAGMENT_SUMS, prefetch
+from ..instructions.warp import FRAGMENT_SUMS, keep_branch, prefetch
 from ..layout import K_LANES, ROW_LANES, TILE_ROWS
 from ..plan import MAX_RANKS, log_of_ranks
 from ..shapes import (
@@ -216,21 +216,31 @@ struct ClusterReduction[CONFIG: StreamConfig](TrivialRegisterPassable):
         first_row: UInt32,
         first_column: UInt32,
     ):
-        """Adds up the CTA's quads over all CTAs, and stores them."""
-        var first = self.rank << self.log_share()
-        for own in range(
-            UInt32(thread_idx.x), self.num_own(num_quads), UInt32(Self.CONFIG.threads())
-        ):
-            var quad = first + own
-            var total: QuadSums
-            if self.log_ranks == 0:
-                total = self.of_warps(partials, quad)
-            else:
-                total = self.of_ranks(own)
-            var row, in_row = divmod(quad, UInt32(Self.CONFIG.quads()))
-            var column = first_column + in_row * UInt32(QUAD)
-            if column < result.columns:
-                result.store_columns[QUAD](first_row + row, column, total)
+        """Adds up the CTA's quads over all CTAs, and stores them.
+
+        One CTA alone has a loop of its own: in a common one ptxas took the landing's address of the next
+        turn for that of the partial sums.
+        """
+        var thread, count = UInt32(thread_idx.x), self.num_own(num_quads)
+        if self.log_ranks == 0:
+            for quad in range(thread, count, UInt32(Self.CONFIG.threads())):
+                var total = self.of_warps(partials, quad)
+                self._store(total, quad, result, first_row, first_column)
+            return
+        keep_branch()
+        for own in range(thread, count, UInt32(Self.CONFIG.threads())):
+            var quad = (self.rank << self.log_share()) + own
+            self._store(self.of_ranks(own), quad, result, first_row, first_column)
+
+    @always_inline
+    def _store(
+        self, total: QuadSums, quad: UInt32, result: Result, first_row: UInt32, first_column: UInt32
+    ):
+        """Stores the sums of a quad, if there is such a column."""
+        var row, in_row = divmod(quad, UInt32(Self.CONFIG.quads()))
+        var column = first_column + in_row * UInt32(QUAD)
+        if column < result.columns:
+            result.store_columns[QUAD](first_row + row, column, total)
 
     @always_inline
     def of_warps(self, partials: Self.Partials, quad: UInt32) -> QuadSums:

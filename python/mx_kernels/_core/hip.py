@@ -101,7 +101,7 @@ class Module(NamedTuple):
 
     native: ModuleType
     plan_for: Callable[[tuple[int, ...]], tuple] | None
-    """Says which plan a call gets, as the last integers of it, and the bytes that a product is lent:
+    """Says which plan a call gets, as its last integers, and the bytes that a product is lent:
     of what `plan_gfx950` takes, for layers `plan_experts_gfx950`. Grouped products have none."""
 
 

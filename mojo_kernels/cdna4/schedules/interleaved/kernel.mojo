@@ -23,7 +23,7 @@ from ....launch.queue import Argument, Queue, argument
 from ....numbers.rounding import Rounding
 from ....problem import Problem
 from ....tiles import in_registers
-from ...arguments import Arguments, Grouping
+from ...arguments import GemmArguments, Grouping
 from ...chip import CUS, LANES, LANE_BYTES, SUMS, TILE
 from ..split_k import SplitK
 from ..groups import GroupSizes, GroupTiles, OneGroup, TileOfC, TileScheduler
@@ -39,7 +39,7 @@ from ...epilogue.target import Target
 from ...epilogue.store import bias_of_tiles, store_tiles
 from ...types import Formats, ProductTypes, has_kernels, unsupported
 from .rows import listed_rows
-from .operands import Operands
+from .operands import InterleavedOperands
 from .shape import InterleavedShape, STAGE_BLOCKS, STAGE_K, WAVES, slices_of
 
 comptime FIRST = 2
@@ -95,7 +95,7 @@ def gemm_interleaved[
         rounding: The scale rule of hidden numbers.
     """
     comptime IS_GROUPED = grouping.is_grouped
-    comptime Product = Operands[types.formats, shape, k_tail, grouping]
+    comptime Product = InterleavedOperands[types.formats, shape, k_tail, grouping]
     comptime MainLoop = Product.MainLoop
     comptime Groups = GroupTiles[shape.rows()]
     comptime Tiles: TileScheduler = Groups if IS_GROUPED else OneGroup[shape.rows()]
@@ -175,8 +175,8 @@ def gemm_interleaved[
 def _multiply_tile[
     formats: Formats, shape: InterleavedShape, k_tail: Bool, grouping: Grouping, //
 ](
-    mut loop: Operands[formats, shape, k_tail, grouping].MainLoop,
-    product: Operands[formats, shape, k_tail, grouping],
+    mut loop: InterleavedOperands[formats, shape, k_tail, grouping].MainLoop,
+    product: InterleavedOperands[formats, shape, k_tail, grouping],
     target: Target[_, _],
     tile: TileOfC,
     tiles_m: Int32,
@@ -231,8 +231,8 @@ def _multiply_tiles[
     types: ProductTypes,
     rounding: Rounding,
 ](
-    mut loop: Operands[formats, shape, k_tail, grouping].MainLoop,
-    product: Operands[formats, shape, k_tail, grouping],
+    mut loop: InterleavedOperands[formats, shape, k_tail, grouping].MainLoop,
+    product: InterleavedOperands[formats, shape, k_tail, grouping],
     tiles: Some[TileScheduler],
     first: TileOfC,
     list: Input[DType.int32],
@@ -250,7 +250,7 @@ def _multiply_tiles[
     compute unit take turns to go first: equals would gate and encode at the same time, and memory
     would rest.
     """
-    comptime MainLoop = Operands[formats, shape, k_tail, grouping].MainLoop
+    comptime MainLoop = InterleavedOperands[formats, shape, k_tail, grouping].MainLoop
     comptime HAS_ROOM = shape.waves_per_simd() == 1
     comptime TAKES_TURNS = not HAS_ROOM and grouping.is_gated
     comptime BIAS_BYTES = size_of[types.bias.or_else(DType.uint8)]()
@@ -330,7 +330,7 @@ def launch_interleaved[
     k_tail: Bool,
     grouping: Grouping = Grouping.DENSE,
     rounding: Rounding = Rounding.EVEN,
-](of: Arguments, grid: Grid, mut queue: Some[Queue]) raises:
+](of: GemmArguments, grid: Grid, mut queue: Some[Queue]) raises:
     """Launches the kernel with scalars and pointers: a struct would end their preload."""
     comptime assert has_kernels(types.formats), unsupported(types.formats)
     comptime is_grouped = grouping.is_grouped
@@ -385,5 +385,5 @@ struct InterleavedKernel[types: ProductTypes, shape: InterleavedShape, k_tail: B
         var m, n = problem.m, problem.n
         var workspace = queue.workspace(Self.shape.workspace(m, n))
         launch_interleaved[Self.types, Self.shape, Self.k_tail](
-            Arguments.of(problem, workspace), Self.shape.grid(m, n), queue
+            GemmArguments.of(problem, workspace), Self.shape.grid(m, n), queue
         )

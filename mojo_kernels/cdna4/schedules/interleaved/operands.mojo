@@ -15,9 +15,9 @@ from .main_loop import InterleavedLoop
 
 
 @fieldwise_init
-struct Operands[formats: Formats, shape: InterleavedShape, k_tail: Bool, grouping: Grouping](
-    TrivialRegisterPassable
-):
+struct InterleavedOperands[
+    formats: Formats, shape: InterleavedShape, k_tail: Bool, grouping: Grouping
+](TrivialRegisterPassable):
     """Both sides.
 
     Parameters:

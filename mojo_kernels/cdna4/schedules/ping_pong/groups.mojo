@@ -20,7 +20,7 @@ from ...epilogue.gate import QuickGate
 from ...operands.memory import Bytes, Input, Output, bytes_of, quotient
 from ...epilogue.target import NO_BIAS, Target
 from ...types import ProductTypes
-from .operands import Operands
+from .operands import PingPongOperands
 from ...epilogue.store import bias_of_tiles, store_tiles
 from .shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_N
 
@@ -61,7 +61,7 @@ struct GroupedResult[
         rounding: The scale rule of hidden numbers.
     """
 
-    comptime Product = Operands[Self.types, Self.m_tiles, Self.k_tail, Self.grouping]
+    comptime Product = PingPongOperands[Self.types, Self.m_tiles, Self.k_tail, Self.grouping]
     comptime STORES = 2 if Self.grouping.is_gated else Self.m_tiles * N_TILES
     """Stores of a wave for its part of a tile, at least."""
 

@@ -37,7 +37,7 @@ from ....launch.queue import Argument, Queue, argument
 from ....numbers.rounding import Rounding
 from ....problem import Problem
 from ....schedule.xcd import XcdBands
-from ...arguments import Arguments, Grouping, OrderedRows, RECORD, most_tiles
+from ...arguments import GemmArguments, Grouping, OrderedRows, RECORD, most_tiles
 from ...chip import BLOCK, LANES, TILE
 from ..groups import OneGroup, TileOfC
 from ...instructions.lds import Lds, allocate_lds
@@ -52,7 +52,7 @@ from ...types import ProductTypes, has_kernels, unsupported
 from ...prologue.works import EncodedGroups, ReorderedScales
 from ...prologue.cooperative import Cooperative, Prologue, NoPrologue, CooperativeWork
 from .groups import GroupedResult, TileRecord, set_sums
-from .operands import Operands
+from .operands import PingPongOperands
 from ...epilogue.store import bias_of_tiles, rounded_tiles, store_rounded_tiles
 from .shape import (
     COLUMNS,
@@ -120,7 +120,7 @@ def gemm_ping_pong[
         grouping: Whose rows these are.
         rounding: The scale rule of hidden numbers.
     """
-    comptime Product = Operands[types, m_tiles, k_tail, grouping]
+    comptime Product = PingPongOperands[types, m_tiles, k_tail, grouping]
     comptime Tile = Product.MainLoop.Tile
     var index = Int32(block_idx.x)
     comptime if grouping.is_grouped:
@@ -193,7 +193,7 @@ def gemm_ping_pong[
 def _multiply_tile[
     types: ProductTypes, m_tiles: Int, k_tail: Bool, grouping: Grouping, Others: Prologue, //
 ](
-    product: Operands[types, m_tiles, k_tail, grouping],
+    product: PingPongOperands[types, m_tiles, k_tail, grouping],
     result: Output[DType.uint8],
     bias: Input[DType.uint8],
     tile: TileOfC,
@@ -202,7 +202,7 @@ def _multiply_tile[
     lane: Int32,
 ):
     """Computes a tile of C, once others too have prepared the activations."""
-    comptime MainLoop = Operands[types, m_tiles, k_tail, grouping].MainLoop
+    comptime MainLoop = PingPongOperands[types, m_tiles, k_tail, grouping].MainLoop
     var m, n, wave = product.count, product.n, product.wave
     var target = Target[types.out, types.bias].of(
         result.unsafe_bitcast[Scalar[types.out]](), bias, m, n
@@ -239,7 +239,7 @@ def _multiply_tiles[
     rounding: Rounding,
     //,
 ](
-    product: Operands[types, m_tiles, k_tail, grouping],
+    product: PingPongOperands[types, m_tiles, k_tail, grouping],
     result: GroupedResult[types, m_tiles, k_tail, grouping, rounding],
     records: Span,
     list: Span,
@@ -252,7 +252,7 @@ def _multiply_tiles[
     What the next one needs is on its way to LDS while sums go to memory: gating and encoding take a
     third of the time and no LDS. Waves of a tile's half without rows only fetch.
     """
-    comptime Product = Operands[types, m_tiles, k_tail, grouping]
+    comptime Product = PingPongOperands[types, m_tiles, k_tail, grouping]
     comptime MainLoop = Product.MainLoop
     comptime Codes = Product.Codes
     comptime ROWS = Int32(Product.ROWS)
@@ -325,7 +325,7 @@ def launch_ping_pong[
     grouping: Grouping = Grouping.DENSE,
     rounding: Rounding = Rounding.EVEN,
 ](
-    of: Arguments,
+    of: GemmArguments,
     grid: Grid,
     mut queue: Some[Queue],
     ordered: OrderedRows = {0, 0, 0},
@@ -385,5 +385,5 @@ struct PingPongKernel[types: ProductTypes, m_tiles: Int, k_tail: Bool](ProductKe
         var space = workspace_of(left, Self.m_tiles, m, k, has_codes=Bool(Self.types.x))
         var workspace = queue.workspace(space) if space.num_bytes() > 0 else 0
         launch_ping_pong[Self.types, Self.m_tiles, Self.k_tail](
-            Arguments.of(problem, workspace), grid_of(Self.m_tiles, m, n), queue
+            GemmArguments.of(problem, workspace), grid_of(Self.m_tiles, m, n), queue
         )

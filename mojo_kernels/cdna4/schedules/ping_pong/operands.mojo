@@ -18,7 +18,7 @@ from .main_loop import PingPongLoop
 
 
 @fieldwise_init
-struct Operands[types: ProductTypes, m_tiles: Int, k_tail: Bool, grouping: Grouping](
+struct PingPongOperands[types: ProductTypes, m_tiles: Int, k_tail: Bool, grouping: Grouping](
     TrivialRegisterPassable
 ):
     """Both sides.

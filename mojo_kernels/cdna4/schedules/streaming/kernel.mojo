@@ -34,7 +34,7 @@ from ....numbers.gates import Gate
 from ....problem import Problem
 from ....schedule.xcd import XcdColumns
 from ....tiles import RegisterTile, in_registers
-from ...arguments import Arguments, Grouping
+from ...arguments import GemmArguments, Grouping
 from ...chip import BLOCK, LANES, PIECE_BYTES, SUMS, TILE
 from ..groups import GroupTile
 from ...epilogue.hidden import Hidden
@@ -331,7 +331,7 @@ def _clear[shape: StreamingShape](target: Target[_, NO_BIAS], lane: Int32):
 
 def launch_streaming[
     types: ProductTypes, shape: StreamingShape, grouping: Grouping
-](of: Arguments, grid: Grid, mut queue: Some[Queue]) raises:
+](of: GemmArguments, grid: Grid, mut queue: Some[Queue]) raises:
     """Launches the kernel with scalars and pointers: a struct would end their preload."""
     comptime is_grouped = grouping.is_grouped
     queue.launch[gemm_streaming[types, shape, grouping]](
@@ -377,5 +377,5 @@ struct StreamingKernel[types: ProductTypes, shape: StreamingShape](ProductKernel
         var grid = Self.shape.grid(problem.m, problem.n)
         var workspace = queue.workspace(Self.shape.workspace(problem.m, problem.n))
         launch_streaming[Self.types, Self.shape, Grouping.DENSE](
-            Arguments.of(problem, workspace), grid, queue
+            GemmArguments.of(problem, workspace), grid, queue
         )
