@@ -75,6 +75,8 @@ class Address:
         if b.mod("offen", False):
             voffset = b.vector_source(vaddr, "u32")
         index = b.scalar_index(descriptor, 4, b.s_reads)
+        if soffset.kind in ("v", "a"):
+            raise b.unknown("offset, which is a scalar,")
         scalar = b.vector_source(soffset, "u32")
         ends = (4 * np.arange((self.size + 3) // 4) + min(4, self.size))[None, :, None]
 
