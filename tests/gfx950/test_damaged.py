@@ -154,17 +154,15 @@ def test_a_command_on_damaged_text_ends_with_a_result_or_one_line(tmp_path, part
         launch.write_text(json.dumps(LAUNCH if is_large else SMALL_LAUNCH))
         kernel.write_text(damaged(random.Random(seed), TRITON if is_large else SMALL))
         codes.append(outcome(COMMANDS[seed % 3], kernel, launch))
-    # 0 and 1 are results: all is well, or something was found.
-    assert 2 in codes and {0, 1} & set(codes)
+    assert {0, 2} <= set(codes)
 
 
-@pytest.mark.parametrize("part", tiers(1, 20))
+@pytest.mark.parametrize("part", tiers(1, 10))
 def test_a_command_on_a_damaged_launch_ends_with_a_result_or_one_line(tmp_path, part):
     kernel, launch = tmp_path / "k.s", tmp_path / "launch.json"
     kernel.write_text(SMALL)
     codes = []
-    for seed in range(part * 60, part * 60 + 60):
+    for seed in range(part * 120, part * 120 + 120):
         launch.write_text(damaged(random.Random(seed), json.dumps(SMALL_LAUNCH, indent=1)))
         codes.append(outcome(COMMANDS[seed % 3], kernel, launch))
-    # 0 and 1 are results: all is well, or something was found.
-    assert 2 in codes and {0, 1} & set(codes)
+    assert {0, 2} <= set(codes)

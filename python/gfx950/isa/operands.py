@@ -213,6 +213,12 @@ class Build:
             return read
         return _with_modifiers(lambda w: typed(read(w), type_), op, neg, abs_)
 
+    def uniform_source(self, op: Operand, type_: str) -> Reader:
+        """Returns a reader of `op` that broadcasts, too, where all lanes have the same."""
+        if op.is_vector:
+            raise self.unknown("operand (expected a scalar)")
+        return self.vector_source(op, type_)
+
     def _bits(self, op: Operand, type_: str, hi: bool) -> Reader:
         count = registers_of(type_)
         shift = np.uint32(16)

@@ -80,7 +80,8 @@ class Scratch:
 
 
 def _address(b: Build, lane: Operand, scalar: Operand) -> Callable:
-    parts = [b.vector_source(op, "i32") for op in (lane, scalar) if op.value != "off"]
+    readers = (b.vector_source, lane), (b.uniform_source, scalar)
+    parts = [read(op, "i32") for read, op in readers if op.value != "off"]
     constant = int(b.mod("offset", 0))
     for bit in CACHE_BITS:
         b.mod(bit)

@@ -58,7 +58,7 @@ class Address:
             wide = b.vector(position, "u64")
             self.find = lambda w: (_lanes(wide(w).view(I64) + offset, w), None)
             return
-        base = b.vector_source(saddr, "u64")
+        base = b.uniform_source(saddr, "u64")
         if vaddr.value == "off":
             self.find = lambda w: (_lanes(base(w).view(I64) + offset, w), None)
             return
@@ -75,9 +75,7 @@ class Address:
         if b.mod("offen", False):
             voffset = b.vector_source(vaddr, "u32")
         index = b.scalar_index(descriptor, 4, b.s_reads)
-        if soffset.kind in ("v", "a"):
-            raise b.unknown("offset, which is a scalar,")
-        scalar = b.vector_source(soffset, "u32")
+        scalar = b.uniform_source(soffset, "u32")
         ends = (4 * np.arange((self.size + 3) // 4) + min(4, self.size))[None, :, None]
 
         def find(w: Waves):
