@@ -10,9 +10,9 @@ from max.gpu import thread_idx
 from max.gpu.primitives.warp import broadcast
 
 from .instructions.warp import keep_here, lane_here
-from .instructions.wgmma import PART_SUMS, TileSums
+from .instructions.wgmma import Accumulator, PART_SUMS
 from .layout import K_LANES
-from .shapes import CONSUMER_WARPS, GROUPS, OCTET, PART_COLUMNS, PART_TOKENS
+from .shapes import CONSUMER_WARPS, GROUPS, PART_COLUMNS, PART_TOKENS
 
 comptime ROWS = 2
 """Columns of C of a lane of RS, rows of one of SS: they are an octet apart."""
@@ -29,9 +29,9 @@ def place_of(octet: Int, row: Int, i: Int) -> Tuple[Int, Int]:
 
 
 @always_inline
-def part_of[rows: Int, //, first: Int, count: Int](sums: TileSums[rows]) -> TileSums[count]:
+def part_of[rows: Int, //, first: Int, count: Int](sums: Accumulator[rows]) -> Accumulator[count]:
     """Returns the sums of some of the octets."""
-    var found = TileSums[count](fill=0)
+    var found = Accumulator[count](fill=0)
     comptime for i in range(count // PAIR):
         comptime part, at = divmod(first // PAIR + i, PART_SUMS)
         comptime to, here = divmod(i, PART_SUMS)

@@ -13,20 +13,20 @@ from ..numbers.gates import Gate
 from ..simt.arguments import Activations, Result, Weights
 from ..simt.routing import ExpertWeights
 from ..simt.views import flat_of
-from .epilogue.stream_k import FixUp
 from .epilogue.exact import Fallback
+from .epilogue.stream_k import FixUp
 from .epilogue.target import Part, Target, TileOfC
 from .exact import compute_exactly
-from .experts.groups import Lists, RowTile, padded
+from .experts.groups import Lists, padded
 from .host.moe import HIDDEN
+from .host.workspace import flags_of_row
 from .instructions.warp import keep_branch, lane_here
 from .instructions.wgmma import Accumulator
-from .host.workspace import flags_of_row
 from .layout import TILE_ROWS
 from .pipeline.bulk import BulkSource
-from .scheduler import DenseScheduler, ListScheduler, Schedule, TileScheduler, WorkTile
-from .shapes import COLUMNS, MANY_ROWS, ROW_BYTES, RsConfig, num_steps_of
 from .prepare.bf16 import BF16Stages
+from .scheduler import DenseScheduler, ListScheduler, Schedule, TileScheduler, WorkTile
+from .shapes import COLUMNS, ROW_BYTES, RsConfig, num_steps_of
 
 
 @fieldwise_init
@@ -186,9 +186,9 @@ struct DenseGemm[config: RsConfig, schedule: Schedule](RsGemm):
         comptime if Self.schedule == Schedule.STREAM_K:
             if scheduler.tile(index).num_steps() < scheduler.num_steps:
                 keep_branch()
-                var meeting = self.order.leave(scheduler, index, base, sums, outcome.overflows)
-                outcome.is_whole = meeting.is_last
-                outcome.overflows |= meeting.is_marked
+                var found = self.order.leave(scheduler, index, base, sums, outcome.overflows)
+                outcome.is_whole = found.is_last
+                outcome.overflows |= found.is_marked
 
 
 @fieldwise_init
@@ -238,7 +238,7 @@ struct GroupedGemm[config: RsConfig, is_gated: Bool](RsGemm):
     comptime Scheduler = ListScheduler[HIDDEN if Self.is_gated else COLUMNS]
 
     var staged: GatheredRows
-    """A, as `stage_rows` made it."""
+    """A, as `prepare_bf16_places` made it."""
     var experts: ExpertWeights
     var c: Target
     var order: Lists
@@ -277,7 +277,7 @@ struct GroupedGemm[config: RsConfig, is_gated: Bool](RsGemm):
 
     @always_inline
     def output(self, tile: WorkTile) -> TileOfC:
-        var rows = RowTile(tile.group, tile.place, tile.row, tile.rows)
+        var rows = tile.row_tile()
         return TileOfC(self.c.of(rows, self.experts), 0, self.part(tile), self.c.gate())
 
     @always_inline
@@ -294,7 +294,7 @@ struct GroupedGemm[config: RsConfig, is_gated: Bool](RsGemm):
 
     @always_inline
     def fall_back(self, a: Activations, tile: WorkTile, row: UInt32, first: UInt32, end: UInt32):
-        var rows = RowTile(tile.group, tile.place, tile.row, tile.rows)
+        var rows = tile.row_tile()
         var exactly = Fallback(a, self.experts.of(Int(tile.group)), UInt32(self.experts.columns))
         exactly.store[Self.is_gated](
             self.order.source(rows, row),

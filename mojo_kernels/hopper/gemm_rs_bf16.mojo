@@ -294,14 +294,14 @@ def _launch[
     var m, n, k = problem.m, problem.n, problem.k
     var workspace = queue.workspace(workspace_of_rs_bf16(m, n, k, plan))
     var tiles = plan.tiles(m, n).num_tiles() if schedule == Schedule.STREAM_K else 0
-    var meetings_at = workspace + align_up(bf16_bytes(m, k), PADDED)
-    var staged = prepare_bf16(problem, config.rows, workspace, meetings_at, GROUPS * tiles, queue)
+    var fix_up_at = workspace + align_up(bf16_bytes(m, k), PADDED)
+    var staged = prepare_bf16(problem, config.rows, workspace, fix_up_at, GROUPS * tiles, queue)
     queue.launch[gemm_rs_bf16[DenseGemm[config, schedule]]](
         grid_of_rs_bf16(m, n, k, plan),
         staged,
         Activations(problem),
         Weights(problem),
         Result(problem),
-        FixUp[config.rows].at(tiles, meetings_at),
+        FixUp[config.rows].at(tiles, fix_up_at),
         UInt32(plan.ranks),
     )

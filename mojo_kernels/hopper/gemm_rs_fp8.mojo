@@ -29,7 +29,7 @@ from .epilogue.reduce import store_zeros
 from .epilogue.target import Part
 from .instructions.shared_memory import shared_base
 from .instructions.warp import keep_branch, keep_here, lane_here
-from .instructions.wgmma import MAX_INSTRUCTION_TOKENS, TileSums, limit_registers
+from .instructions.wgmma import Accumulator, MAX_INSTRUCTION_TOKENS, limit_registers
 from .layout import TILE_ROWS
 from .gemm_operands import RsOperands
 from .mainloop.rs_fp8 import multiply_stages
@@ -188,8 +188,8 @@ def multiply_tile[
 
     # Of the widest tiles of a list sums leave no registers to look ahead.
     comptime LOOKS_AHEAD = not IS_LIST or width < Product.ROWS
-    var partial = TileSums[min(width, MAX_INSTRUCTION_TOKENS)](fill=0)
-    var sums = TileSums[width](fill=0)
+    var partial = Accumulator[min(width, MAX_INSTRUCTION_TOKENS)](fill=0)
+    var sums = Accumulator[width](fill=0)
     multiply_stages[LOOKS_AHEAD](
         decoder, warp // UInt32(WARPS), ring, partial, sums, tile.num_steps()
     )

@@ -27,7 +27,7 @@ from ..numbers.formats import NO_FORMAT
 from ..problem import Known, Problem, may_be
 from ..schedule.clusters import GridTiles
 from ..simt.host import COLUMNS, TileShape, WARPS, is_aligned
-from .layout import OPERANDS, TILE_ROWS
+from .layout import OPERANDS
 
 comptime MAPPED_ELEMENTS = 128 * 128
 """Elements of C of a tile of an SS main loop."""

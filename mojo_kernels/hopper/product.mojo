@@ -11,8 +11,8 @@ from ..numbers.gates import Gate
 from ..simt.arguments import Result, Weights
 from ..simt.routing import ExpertWeights
 from .epilogue.stream_k import FixUp
-from .experts.groups import Lists, RowTile
 from .epilogue.target import Target
+from .experts.groups import Lists
 from .host.moe import HIDDEN
 from .layout import TILE_ROWS
 from .scheduler import DenseScheduler, ListScheduler, Schedule, TileScheduler, WorkTile
@@ -198,11 +198,11 @@ struct GroupedProduct[gating: Gating](RsProduct):
 
     @always_inline
     def source(self, tile: WorkTile, row: UInt32) -> Int:
-        return self.lists.source(row_tile(tile), row)
+        return self.lists.source(tile.row_tile(), row)
 
     @always_inline
     def result(self, tile: WorkTile) -> Result:
-        return self.rows.of(row_tile(tile), self.experts)
+        return self.rows.of(tile.row_tile(), self.experts)
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)
@@ -210,9 +210,3 @@ struct GroupedProduct[gating: Gating](RsProduct):
     @staticmethod
     def get_type_name() -> String:
         return "GroupedProduct"
-
-
-@always_inline
-def row_tile(tile: WorkTile) -> RowTile:
-    """Returns a tile of rows as the list has it."""
-    return RowTile(tile.group, tile.place, tile.row, tile.rows)

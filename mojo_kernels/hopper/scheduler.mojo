@@ -24,7 +24,7 @@ from max.gpu.primitives.warp import broadcast
 
 from ..schedule.clusters import Bands, height_of
 from ..simt.arguments import Result
-from .experts.groups import Lists
+from .experts.groups import Lists, RowTile
 from .shapes import COLUMNS
 
 comptime Corner = SIMD[DType.uint32, 2]
@@ -54,6 +54,11 @@ struct WorkTile(TrivialRegisterPassable):
     def num_steps(self) -> UInt32:
         """Returns how many steps of the tile the CTA has."""
         return self.end_step - self.first_step
+
+    @always_inline
+    def row_tile(self) -> RowTile:
+        """Returns its rows as a list has them."""
+        return RowTile(self.group, self.place, self.row, self.rows)
 
     @always_inline
     def of_warp(self) -> Self:

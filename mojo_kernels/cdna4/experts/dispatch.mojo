@@ -30,7 +30,7 @@ from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import Left
 from ..arguments import GemmArguments, GroupedRows, Grouping, OrderedRows, most_tiles
-from ..chip import MAX_TENSOR_BYTES, TILE, WORD_BYTES
+from ..chip import MAX_TENSOR_BYTES, TILE
 from ..schedules.streaming.kernel import launch_streaming
 from ..host.experts import (
     DECODE_CUTS,

@@ -5,7 +5,7 @@ Of a product, compute units do as many rounds as its workgroups need. A round is
     begin, end   until loads are on their way, and C to memory
     along K      what a workgroup loads, as fast as a compute unit has bytes in flight, or what it
                  multiplies, whichever takes longer; and the first or the last stage alone
-    handover     where K is split, the sums of all others from memory
+    reduction    where K is split, the sums of all others from memory
 
 and when all have ended, what caches hold goes to memory. Floats are loaded as such by decode
 kernels, encoded first by prefill kernels, or by a launch of its own. `python -m bench.simulated.tune
@@ -54,9 +54,9 @@ struct Costs(TrivialRegisterPassable):
     """Of memory."""
     var written_back: Int
     """Bytes that all caches write back."""
-    var handover_begins: Int
+    var reduction_begins: Int
     """Until sums of another workgroup arrive."""
-    var handover_tile: Int
+    var reduction_tile: Int
     """A tile of another workgroup."""
     var middle_ends: Int
     """A middle kernel's begin and end."""
@@ -100,8 +100,8 @@ struct Costs(TrivialRegisterPassable):
         bytes_of_all=4400,
         latency=1000,
         written_back=3780,
-        handover_begins=1000,
-        handover_tile=180,
+        reduction_begins=1000,
+        reduction_tile=180,
         middle_ends=1000,
         middle_tile=25,
         middle_even=112,
@@ -151,8 +151,8 @@ struct Costs(TrivialRegisterPassable):
         var stages = shape.stages(k)
         var first = 2 * load + self.latency + 2 * shape.rows()
         var along_k = max(stages * load + multiply, stages * multiply + first)
-        var handover = self._handover(tiles, shape.splits)
-        var round = self.middle_ends + along_k + tiles * self.middle_tile + handover
+        var reduction = self._reduction(tiles, shape.splits)
+        var round = self.middle_ends + along_k + tiles * self.middle_tile + reduction
         return _rounds(groups) * round + self._write_back(2 * m * n * shape.splits)
 
     def of_quantizing(self, m: Int, k: Int, float_bytes: Int) -> Int:
@@ -191,10 +191,10 @@ struct Costs(TrivialRegisterPassable):
         var load = bytes // bytes_per_cycle + (self.decode_meets if shape.splits > 1 else 0)
         var grid = shape.grid(m, n)
         var rounds = _rounds(grid.x * grid.y * grid.z)
-        var handover = self._handover(shape.own_tiles(), shape.splits)
+        var reduction = self._reduction(shape.own_tiles(), shape.splits)
         var written = self._write_back(2 * m * n * shape.splits)
         # Of two workgroups of a compute unit, one begins and ends while the other loads.
-        return self.decode_ends + rounds * load + handover + written
+        return self.decode_ends + rounds * load + reduction + written
 
     def _per_cent(self, shape: InterleavedShape) -> Int:
         """Returns how long a stage takes of what its matrix instructions do, in per cent."""
@@ -202,11 +202,11 @@ struct Costs(TrivialRegisterPassable):
             return self.middle_two
         return self.middle_odd if shape.n_tiles % PAIR == 1 else self.middle_even
 
-    def _handover(self, wave_tiles: Int, splits: Int) -> Int:
+    def _reduction(self, wave_tiles: Int, splits: Int) -> Int:
         """Returns what a wave of the last workgroup does with the sums of its tiles."""
         if splits == 1:
             return 0
-        return self.handover_begins + (splits - 1) * wave_tiles * self.handover_tile
+        return self.reduction_begins + (splits - 1) * wave_tiles * self.reduction_tile
 
     def _write_back(self, num_bytes: Int) -> Int:
         """Returns what follows the last round."""

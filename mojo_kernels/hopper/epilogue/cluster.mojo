@@ -36,7 +36,7 @@ from ..instructions.shared_memory import (
     wait_phase,
 )
 from ..instructions.warp import keep_branch, lane_here
-from ..instructions.wgmma import TileSums
+from ..instructions.wgmma import Accumulator
 from ..layout import K_LANES
 from ..pipeline.named_barriers import wait_for_consumers
 from ..plan import MAX_RANKS, log_of_ranks
@@ -133,7 +133,7 @@ struct RankRows(TrivialRegisterPassable):
 def store_cluster[
     rows: Int, //
 ](
-    sums: TileSums[rows],
+    sums: Accumulator[rows],
     base: UInt32,
     first: UInt32,
     own: RankRows,

@@ -30,7 +30,7 @@ from ..instructions.shared_memory import (
     store_word,
 )
 from ..instructions.warp import keep_branch, lane_here
-from ..instructions.wgmma import PART_SUMS, TileSums
+from ..instructions.wgmma import Accumulator
 from ..layout import K_LANES
 from ..gemm_operands import RsOperands
 from .warp_rows import stores_in_halves
@@ -99,7 +99,7 @@ struct LaneFactors[rows: Int](TrivialRegisterPassable):
 def store_tile[
     rows: Int, Product: RsProduct, //
 ](
-    sums: TileSums[rows],
+    sums: Accumulator[rows],
     factors: LaneFactors[rows],
     operands: Some[RsOperands],
     product: Product,
@@ -169,7 +169,7 @@ struct GroupRoom[rows: Int](TrivialRegisterPassable):
 def scale_sums[
     rows: Int, //
 ](
-    mut sums: TileSums[rows],
+    mut sums: Accumulator[rows],
     operands: Some[RsOperands],
     factors: LaneFactors[rows],
     room: GroupRoom[_],
@@ -199,7 +199,7 @@ def scale_sums[
 @always_inline
 def turn_halves[
     rows: Int, //
-](sums: TileSums[rows], room: GroupRoom[_], result: Result, lane_rows: LaneRows):
+](sums: Accumulator[rows], room: GroupRoom[_], result: Result, lane_rows: LaneRows):
     """Adds the bias, rounds to the type of C, which has two bytes, and turns a warp's columns."""
     var bias = RowPair(0)
     if result.has_bias():
@@ -216,7 +216,7 @@ def turn_halves[
 @always_inline
 def turn[
     rows: Int, //, type: StaticString
-](sums: TileSums[rows], bias: RowPair, room: GroupRoom[_]):
+](sums: Accumulator[rows], bias: RowPair, room: GroupRoom[_]):
     """Does so, to a type."""
     # Lane 8 m + j says where row j of fragment m goes: octets of columns, then of rows.
     var fragment, row = divmod(lane_here(), UInt32(OCTET))
@@ -267,7 +267,7 @@ def store_halves[
 @always_inline
 def store_any[
     rows: Int, //
-](sums: TileSums[rows], result: Result, first_row: UInt32, lane_rows: LaneRows):
+](sums: Accumulator[rows], result: Result, first_row: UInt32, lane_rows: LaneRows):
     """The same, one by one: any type and number of columns."""
     var pair = lane_here() % UInt32(K_LANES)
     comptime for octet in range(rows // OCTET):
@@ -283,7 +283,7 @@ def store_any[
 
 
 @always_inline
-def numbers_of[rows: Int, //, row: Int](sums: TileSums[rows]) -> Numbers[rows]:
+def numbers_of[rows: Int, //, row: Int](sums: Accumulator[rows]) -> Numbers[rows]:
     """Returns the sums of a lane's first or second row."""
     var found = Numbers[rows]()
     comptime for i in range(rows // OCTET * PAIR):
@@ -297,7 +297,7 @@ def numbers_of[rows: Int, //, row: Int](sums: TileSums[rows]) -> Numbers[rows]:
 def store_floats[
     rows: Int, Product: RsProduct, //
 ](
-    sums: TileSums[rows],
+    sums: Accumulator[rows],
     room: FloatRoom,
     lane_rows: LaneRows,
     group: UInt32,

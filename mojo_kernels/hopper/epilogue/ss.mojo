@@ -33,9 +33,8 @@ from ..instructions.shared_memory import (
     store_rows,
     store_word,
 )
-from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
-from ..instructions.wgmma import PART_SUMS, TileSums
-from ..layout import K_LANES
+from ..instructions.warp import any_lane, keep_branch, lane_here
+from ..instructions.wgmma import Accumulator
 from ..gemm_operands import SsOperands
 from .warp_rows import stores_in_halves
 from ..pipeline.named_barriers import wait_for_consumers
@@ -103,7 +102,7 @@ struct Marks[rows: Int](TrivialRegisterPassable):
 def finish[
     rows: Int, Operands: SsOperands, //
 ](
-    mut sums: TileSums[PART_COLUMNS],
+    mut sums: Accumulator[PART_COLUMNS],
     last: SsRing[rows],
     tile: TileFacts,
     place: PartPlace[rows],
@@ -195,7 +194,7 @@ def scaled[
 @always_inline
 def put_in_room[
     rows: Int, //, type: StaticString
-](sums: TileSums[PART_COLUMNS], room: PartRoom, place: PartPlace[rows]):
+](sums: Accumulator[PART_COLUMNS], room: PartRoom, place: PartPlace[rows]):
     """Rounds to two bytes and puts a warp's rows in the room."""
     # Lane 8 m + j says where row j of fragment m goes: octets of rows, then of columns.
     var fragment, row = divmod(lane_here(), UInt32(OCTET))
@@ -212,7 +211,7 @@ def put_in_room[
 @always_inline
 def store_any[
     rows: Int, //
-](sums: TileSums[PART_COLUMNS], result: Result, tile: TileFacts, place: PartPlace[rows],):
+](sums: Accumulator[PART_COLUMNS], result: Result, tile: TileFacts, place: PartPlace[rows],):
     """Stores a thread's elements one by one: any number of columns; biases are in them."""
     comptime for octet in range(PART_COLUMNS // OCTET):
         comptime for row in range(ROWS):
@@ -250,7 +249,7 @@ def store_parts[
 def store_columns[
     rows: Int, Operands: SsOperands, //
 ](
-    sums: TileSums[PART_COLUMNS],
+    sums: Accumulator[PART_COLUMNS],
     last: SsRing[rows],
     tile: TileFacts,
     place: PartPlace[rows],

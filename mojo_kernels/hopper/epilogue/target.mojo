@@ -14,9 +14,8 @@ from ...numbers.gates import Gate
 from ...simt.arguments import Result
 from ...simt.host import bytes_of
 from ...simt.routing import ExpertWeights
-from ..experts.groups import Lists, RowTile
+from ..experts.groups import RowTile
 from ..host.moe import HIDDEN
-from ..shapes import COLUMNS
 
 comptime PART_COLUMNS = 4
 """Columns of a lane."""
@@ -59,11 +58,6 @@ struct Target(DevicePassable, TrivialRegisterPassable):
         return Gate(Int(self.gate_code), self.limit, self.alpha)
 
     @always_inline
-    def columns_step(self) -> UInt32:
-        """Returns the columns of the result that a CTA stores."""
-        return UInt32(HIDDEN) if self.gate().is_there() else UInt32(COLUMNS)
-
-    @always_inline
     def of(self, tile: RowTile, experts: ExpertWeights) -> Result:
         """Returns the rows of a tile as a result of their own, with the bias of their expert."""
         var result = self.rows
@@ -87,15 +81,6 @@ struct Part(TrivialRegisterPassable):
     """The first column of the result."""
     var half: UInt32
     """Columns of the weights from a gate to its up; 0 for neighbours, and for no gate."""
-
-    @staticmethod
-    @always_inline
-    def find(
-        lists: Lists, index: UInt32, num_groups: UInt32, target: Target, half: UInt32
-    ) -> Tuple[RowTile, Self]:
-        """Returns a tile, and the columns of it, of which there are `num_groups`."""
-        var at, group = divmod(index, num_groups)
-        return (lists.tile(at), Self(group * target.columns_step(), half))
 
     @always_inline
     def weight_tile(self, producer: UInt32, tile_rows: UInt32, is_gated: Bool) -> UInt32:

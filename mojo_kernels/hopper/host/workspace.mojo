@@ -54,7 +54,7 @@ def part_bytes(tokens: Int) -> Int:
     return tokens * COLUMNS * SUM_BYTES
 
 
-def meetings_bytes(tokens: Int, tiles: Int) -> Int:
+def fix_up_bytes(tokens: Int, tiles: Int) -> Int:
     """Returns the bytes of the counters and parts of tiles of so many rows."""
     return counter_bytes(tiles) + MULTIPROCESSORS * SLOTS * part_bytes(tokens)
 
@@ -124,7 +124,7 @@ def workspace_of_prepared(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
     var end = places.end_of_blocks(m, k)
     if plan.is_stream_k():
         var tiles = plan.tiles(m, n).num_tiles()
-        end = align_up(end, PADDED) + meetings_bytes(plan.tokens, tiles)
+        end = align_up(end, PADDED) + fix_up_bytes(plan.tokens, tiles)
     return Workspace(0, end)
 
 
@@ -143,7 +143,7 @@ def workspace_of_rs_bf16(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
     """Returns the workspace of RS on bfloat16: prepared rows of A, then stream-K's sums."""
     var size = align_up(bf16_bytes(m, k), PADDED)
     if is_shared(m, n, k, plan):
-        size += meetings_bytes(plan.tokens, plan.tiles(m, n).num_tiles())
+        size += fix_up_bytes(plan.tokens, plan.tiles(m, n).num_tiles())
     return Workspace(0, size)
 
 

@@ -54,8 +54,6 @@ def _operands[first: Int, count: Int, prefix: StaticString]() -> String:
 
 comptime STEP_BYTES = 32
 """Bytes of a row that an instruction multiplies: 32 steps of K of bytes, 16 of bfloat16."""
-comptime TileSums = Accumulator
-"""The same, in kernels of bytes."""
 
 
 def _described[name: StaticString](operand: Int) -> String:

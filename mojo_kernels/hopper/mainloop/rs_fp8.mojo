@@ -32,7 +32,7 @@ from ..instructions.warp import lane_here
 from ..instructions.wgmma import (
     PART_SUMS,
     STEP_BYTES,
-    TileSums,
+    Accumulator,
     UNIT_BYTES,
     add_here,
     lower_word,
@@ -59,8 +59,8 @@ def multiply_stages[
     decoder: Decoder[Operands, layout, _],
     group: UInt32,
     mut ring: RsRing[layout],
-    mut partial: TileSums[at_once],
-    mut sums: TileSums[rows],
+    mut partial: Accumulator[at_once],
+    mut sums: Accumulator[rows],
     num_steps: UInt32,
 ):
     """Multiplies stages as they fill, of which there is one at least.
@@ -84,8 +84,8 @@ def multiply_in_turns[
     decoder: Decoder[Operands, layout, _],
     group: UInt32,
     mut ring: RsRing[layout],
-    mut partial: TileSums[at_once],
-    mut sums: TileSums[rows],
+    mut partial: Accumulator[at_once],
+    mut sums: Accumulator[rows],
     num_steps: UInt32,
 ):
     """Promotes each stage times its factors; warp groups take turns (ping-pong)."""
@@ -111,8 +111,8 @@ def multiply_ahead[
 ](
     decoder: Decoder[Operands, layout, _],
     mut ring: RsRing[layout],
-    mut partial: TileSums[at_once],
-    mut sums: TileSums[rows],
+    mut partial: Accumulator[at_once],
+    mut sums: Accumulator[rows],
     num_steps: UInt32,
 ):
     """Promotes every two stages, and decodes the next one meanwhile."""
@@ -150,8 +150,8 @@ def multiply_pairs[
 ](
     decoder: Decoder[Operands, layout, _],
     mut ring: RsRing[layout],
-    mut partial: TileSums[at_once],
-    mut sums: TileSums[rows],
+    mut partial: Accumulator[at_once],
+    mut sums: Accumulator[rows],
     num_steps: UInt32,
 ):
     """Promotes every two stages, and decodes the second one while the first is multiplied."""
@@ -180,8 +180,8 @@ def multiply_wide[
 ](
     decoder: Decoder[Operands, layout, _],
     mut ring: RsRing[layout],
-    mut partial: TileSums[at_once],
-    mut sums: TileSums[rows],
+    mut partial: Accumulator[at_once],
+    mut sums: Accumulator[rows],
     num_steps: UInt32,
 ):
     """Decodes two stages, and multiplies them with some of the rows at a time."""
@@ -217,7 +217,7 @@ def multiply_wide[
 @always_inline
 def start[
     rows: Int, //, type: StaticString, adds: Bool, first: Int = 0
-](weights: Fragments, ring: RsRing[_], mut sums: TileSums[rows]):
+](weights: Fragments, ring: RsRing[_], mut sums: Accumulator[rows]):
     """Starts the products of a stage with rows from one on; their sums begin anew or go on."""
     var of_rows = lower_word(ring.here().base + UInt32(first * ROW_BYTES))
     wgmma_fence_aligned()
@@ -230,7 +230,7 @@ def start[
 @always_inline
 def end[
     rows: Int, at_once: Int, //
-](ring: RsRing[_], mut partial: TileSums[at_once], mut sums: TileSums[rows]):
+](ring: RsRing[_], mut partial: Accumulator[at_once], mut sums: Accumulator[rows]):
     """Waits for all products, lets go of a stage and promotes their sums."""
     wgmma_wait_group_sync[0]()
     settle_sums(partial)
@@ -252,7 +252,7 @@ def load_factors[rows: Int](ring: RsRing[_]) -> Factors[rows]:
 @always_inline
 def promote[
     rows: Int, at_once: Int, //, first: Int = 0
-](partial: TileSums[at_once], mut sums: TileSums[rows]):
+](partial: Accumulator[at_once], mut sums: Accumulator[rows]):
     """Adds partial sums, which are there, in this place: to those of rows from one on."""
     comptime for i in range(at_once // 2):
         comptime part, at = divmod(i, PART_SUMS)
@@ -263,7 +263,7 @@ def promote[
 @always_inline
 def promote[
     rows: Int, at_once: Int, //
-](factors: Factors[rows], partial: TileSums[at_once], mut sums: TileSums[rows]):
+](factors: Factors[rows], partial: Accumulator[at_once], mut sums: Accumulator[rows]):
     """Adds partial sums times the factors of their rows of A."""
     comptime for octet in range(rows // OCTET):
         var of_rows = bitcast[DType.float32, PAIR](factors[octet])

@@ -24,7 +24,7 @@ from ..instructions.shared_memory import wait_phase
 from ..instructions.wgmma import (
     PART_SUMS,
     STEP_BYTES,
-    TileSums,
+    Accumulator,
     UNIT_BYTES,
     lower_word,
     multiply_staged,
@@ -35,7 +35,7 @@ from ..pipeline.stages import SsRing, release, slot_of
 from ..shapes import OCTET, PART_COLUMNS, ROW_BYTES, WORD
 from ..gemm_operands import SsOperands
 
-comptime Sums = TileSums[PART_COLUMNS]
+comptime Sums = Accumulator[PART_COLUMNS]
 """A thread's sums: two rows of A of every pair of columns of a consumer."""
 comptime Pair = SIMD[DType.float32, ROWS]
 """Factors of a thread's rows of A."""

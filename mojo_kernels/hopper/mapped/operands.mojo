@@ -1,6 +1,6 @@
 """Both sides as callers gave them: E4M3 under float scales."""
 
-from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+from std.builtin.device_passable import DeviceTypeEncoder
 
 from ...layouts import Plain
 from ...simt.arguments import Activations, Result, Weights

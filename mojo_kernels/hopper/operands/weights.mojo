@@ -52,14 +52,6 @@ def single_factor(scale_halves: UInt32) -> UInt32:
 
 
 @always_inline
-def needs_two_factors(scales: UInt32) -> Bool:
-    """Says whether any of four scale bytes is above `MAX_SINGLE_SCALE`."""
-    comptime LOW_BITS = UInt32(0x7F7F7F7F)
-    comptime TOP_BITS = UInt32(0x80808080)
-    return ((scales & LOW_BITS) + LOW_BITS) & scales & TOP_BITS != 0
-
-
-@always_inline
 def may_need_two_factors(scales: UInt32) -> Bool:
     """Says, with less work, whether any of four scale bytes is `MAX_SINGLE_SCALE` or more."""
     comptime TOP_BITS = UInt32(0x80808080)

@@ -36,7 +36,7 @@ from ..host.workspace import (
     MAX_TILE_CTAS,
     PREPARE_WARPS,
     ctas_of_tile,
-    meetings_bytes,
+    fix_up_bytes,
     scales_at,
     workspace_of_mapped,
     workspace_of_prepared,
@@ -97,11 +97,11 @@ def _launch[
     var space = workspace_of_prepared(m, n, k, plan)
     var address = queue.workspace(space)
     var rows = Rows.at(m, n, k, tokens, address)
-    var meetings, num_counters = FixUp[tokens].at(0, 0), 0
+    var fix_up, num_counters = FixUp[tokens].at(0, 0), 0
     if plan.is_stream_k():
         var tiles = plan.tiles(m, n).num_tiles()
-        var parts_at = address + space.num_bytes() - meetings_bytes(tokens, tiles)
-        meetings, num_counters = FixUp[tokens].at(tiles, parts_at), GROUPS * tiles
+        var parts_at = address + space.num_bytes() - fix_up_bytes(tokens, tiles)
+        fix_up, num_counters = FixUp[tokens].at(tiles, parts_at), GROUPS * tiles
     # Each has a stage of bytes for each warp.
     var most_ctas = MAX_TILE_CTAS if Rows.IS_BF16 else k // (ROW_BYTES * PREPARE_WARPS)
     launch_prepare(
@@ -110,7 +110,7 @@ def _launch[
         rows,
         SourceRows[False].of(m, k, MANY_CHUNKS if Rows.IS_E5M2 else LANE_CHUNKS),
         queue,
-        meetings.counters,
+        fix_up.counters,
         num_counters,
     )
     var cut = plan.within(Int(rows.num_steps()))
@@ -123,9 +123,7 @@ def _launch[
     elif Rows.IS_E5M2:
         var grid = grid_of_fp8(m, n, k, cut)
         if plan.is_stream_k():
-            return launch_rs[Rows, tokens, is_stream_k=True](
-                rows, grid, problem, 1, queue, meetings
-            )
+            return launch_rs[Rows, tokens, is_stream_k=True](rows, grid, problem, 1, queue, fix_up)
         launch_rs[Rows, tokens](rows, grid, problem, cut.ranks, queue)
     else:
         var grid = grid_of_aligned(m, n, bits, cut)

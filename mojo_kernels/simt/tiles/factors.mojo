@@ -19,7 +19,7 @@ from ..host import STAGE, TileShape, WARP_COLUMNS
 from ..instructions import FRAGMENT_SUMS, here, keep_branch
 from ..views import flat_of
 from .flags import Flags
-from .operands import LARGEST_FACTOR_BITS, PreparedRows, is_extreme, scaled, stages_of
+from .operands import LARGEST_FACTOR_BITS, FactoredRows, is_extreme, scaled, stages_of
 from .place import FRAGMENT_COLUMNS, FRAGMENT_ROWS
 
 comptime Sums[rows: Int] = RegisterTile[
@@ -117,7 +117,7 @@ struct FactorPlaces[tile: TileShape](TrivialRegisterPassable):
     @staticmethod
     @always_inline
     def of(
-        staged: PreparedRows, w: Weights, first_row: UInt32, first_column: UInt32, result: Result
+        staged: FactoredRows, w: Weights, first_row: UInt32, first_column: UInt32, result: Result
     ) -> Self:
         """Finds those of a tile."""
         var row, in_tile = Self._place_of(here(UInt32(thread_idx.x)))

@@ -4,7 +4,7 @@ from max.gpu import thread_idx
 
 from ..instructions import load_word, store_word
 from ..views import flat_of
-from .operands import PreparedRows
+from .operands import FactoredRows
 
 
 @fieldwise_init
@@ -34,7 +34,7 @@ struct Flags[columns: Int](TrivialRegisterPassable):
         store_word(self.at(column), 1)
 
     @always_inline
-    def write(self, staged: PreparedRows, part: UInt32, first_column: UInt32, row_length: UInt32):
+    def write(self, staged: FactoredRows, part: UInt32, first_column: UInt32, row_length: UInt32):
         """Writes marks of a tile's columns in a part of K; all threads call it behind a barrier."""
         var column = UInt32(thread_idx.x)
         if column < UInt32(Self.columns) and first_column + column < row_length:

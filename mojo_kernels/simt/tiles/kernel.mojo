@@ -41,7 +41,7 @@ from ..host import (
 from ..instructions import here, shared_base, start_copy, wait_for_copies
 from . import marked, parts, rows
 from .factors import FactorPlaces
-from .operands import PreparedRows, are_numbers
+from .operands import FactoredRows, are_numbers
 from .parts import of_part
 from .place import CHUNK_BYTES, PASS_ROWS, LanePlace, STEP_CHUNKS, place_in_stage
 from .product import Product
@@ -59,7 +59,7 @@ comptime RESIDENT_GROUPS = 2
 def matmul_tile[
     element: Element, tile_rows: Int, factors: Int
 ](
-    staged: PreparedRows,
+    staged: FactoredRows,
     w: Weights,
     layout: Int32,
     result: Result,
@@ -155,7 +155,7 @@ struct PartOfTile(TrivialRegisterPassable):
 def walk[
     tile: TileShape, //, fills_first: Bool
 ](
-    staged: PreparedRows,
+    staged: FactoredRows,
     w: Weights,
     layout: Int32,
     first_row: UInt32,
@@ -198,7 +198,7 @@ def fill(
 
 @always_inline
 def copy_rows(
-    staged: PreparedRows, place: LanePlace[_], stage: UInt32, first_row: UInt32, step: UInt32
+    staged: FactoredRows, place: LanePlace[_], stage: UInt32, first_row: UInt32, step: UInt32
 ):
     """Starts the copies of the rows of A of a step; zeros where there are none."""
     var row_in_tile, chunk = divmod(UInt32(thread_idx.x), UInt32(STEP_CHUNKS))
@@ -222,7 +222,7 @@ def launch[known: Known](problem: Problem, mut queue: Some[Queue]) raises:
     """Prepares the activations, multiplies, and computes what is marked."""
     var m, n, k = problem.m, problem.n, problem.k
     var cut = Cut.of(m, n, k)
-    var staged = PreparedRows.at(m, k, cut.parts, queue.workspace(workspace_of_tiles(m, n, k)))
+    var staged = FactoredRows.at(m, k, cut.parts, queue.workspace(workspace_of_tiles(m, n, k)))
     var sums = staged.sums(n)
     if are_numbers(problem):
         staged = staged.reading(problem)
@@ -241,7 +241,7 @@ def _launch[
     element: Element
 ](
     problem: Problem,
-    staged: PreparedRows,
+    staged: FactoredRows,
     sums: DevicePointer[DType.float32],
     cut: Cut,
     mut queue: Some[Queue],

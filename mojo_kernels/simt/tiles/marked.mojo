@@ -17,7 +17,7 @@ from ..host import WARPS, WARP_THREADS
 from ..instructions import any_lane, any_thread
 from ..matmul import of_lane, warp_sums
 from ..views import flat_of
-from .operands import PreparedRows
+from .operands import FactoredRows
 
 comptime COLUMNS = 2
 """Columns of a warp at a time."""
@@ -30,7 +30,7 @@ comptime TILE = THREADS
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
 def compute_marked[
     Layout: OperandLayout
-](a: Activations, w: Weights, staged: PreparedRows, result: Result):
+](a: Activations, w: Weights, staged: FactoredRows, result: Result):
     """Computes the marked elements of a tile."""
     var tile_columns = (result.columns + UInt32(TILE - 1)) // UInt32(TILE)
     var tile_row, tile_column = divmod(UInt32(block_idx.x), tile_columns)
@@ -61,7 +61,7 @@ def compute_marked[
 
 
 @always_inline
-def is_row_marked(staged: PreparedRows, row: UInt32) -> Bool:
+def is_row_marked(staged: FactoredRows, row: UInt32) -> Bool:
     """Says whether a row has a mark; one past the end has none."""
     var found = False
     if row < staged.rows:
@@ -71,7 +71,7 @@ def is_row_marked(staged: PreparedRows, row: UInt32) -> Bool:
 
 
 @always_inline
-def is_column_marked(staged: PreparedRows, column: UInt32, columns: UInt32) -> Bool:
+def is_column_marked(staged: FactoredRows, column: UInt32, columns: UInt32) -> Bool:
     """Says whether a column has a mark; one past the end has none."""
     var found = False
     if column < columns:
@@ -80,7 +80,7 @@ def is_column_marked(staged: PreparedRows, column: UInt32, columns: UInt32) -> B
     return found
 
 
-def launch[known: Known](problem: Problem, staged: PreparedRows, mut queue: Some[Queue]) raises:
+def launch[known: Known](problem: Problem, staged: FactoredRows, mut queue: Some[Queue]) raises:
     """Launches the kernel."""
     comptime for i in range(len(LAYOUTS)):
         comptime if may_be(known.layout, i):

@@ -62,7 +62,7 @@ struct Range(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct PreparedRows(DevicePassable, TrivialRegisterPassable):
+struct FactoredRows(DevicePassable, TrivialRegisterPassable):
     """Rows of numbers, their factors and marks."""
 
     comptime device_type: AnyType = Self
@@ -125,7 +125,7 @@ struct PreparedRows(DevicePassable, TrivialRegisterPassable):
 
     @staticmethod
     def get_type_name() -> String:
-        return "PreparedRows"
+        return "FactoredRows"
 
 
 @always_inline

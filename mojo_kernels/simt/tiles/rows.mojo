@@ -28,13 +28,13 @@ from ..host import (
 from ..instructions import any_lane
 from ..views import flat_of, tile_here
 from .operands import SAFE, SAFE_BESIDE_FACTORS
-from .operands import PreparedRows, are_lost, has_factors, is_extreme, packed_numbers
+from .operands import FactoredRows, are_lost, has_factors, is_extreme, packed_numbers
 
 comptime STAGE_CHUNKS = STAGE // CHUNK
 """Chunks of a stage."""
 
 
-def stage_rows[aligned: Bool, has_factors: Bool](a: Activations, staged: PreparedRows):
+def stage_rows[aligned: Bool, has_factors: Bool](a: Activations, staged: FactoredRows):
     """Writes a row's numbers, factors and mark, in one part of K."""
     var tile = tile_here()
     var warp, lane = divmod(Int(thread_idx.x), WARP_THREADS)
@@ -78,7 +78,7 @@ def stage_rows[aligned: Bool, has_factors: Bool](a: Activations, staged: Prepare
         flat_of(staged.row_marks)[row * Int(staged.row_parts) + tile.column] = UInt8(is_marked)
 
 
-def launch(problem: Problem, staged: PreparedRows, mut queue: Some[Queue]) raises:
+def launch(problem: Problem, staged: FactoredRows, mut queue: Some[Queue]) raises:
     """Launches the kernel."""
     var x, y, z = GridRows(ceildiv(problem.m, WARPS), Int(staged.row_parts)).grid()
     var grid = Grid(x, y, z, threads=WARPS * WARP_THREADS)
