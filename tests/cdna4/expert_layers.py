@@ -77,14 +77,16 @@ def run(
 ) -> list:
     """Runs launches one after another; raises on hazards.
 
-    A place in the workspace ends where the next one begins. Products of codes have so many
+    A place in the workspace ends where the next one begins; scales that a launch encodes lie in
+    the place of their codes, for the launches that read both. Products of codes have so many
     `workgroups`, if told, instead of as many as the chip has room for.
     """
-    places = {a[0] for launch in launches for a in launch["arguments"] if isinstance(a, tuple)}
-    ends = [*sorted(places), None]
+    places = {place for launch in launches for place in places_of(launch)}
     found = []
     for launch in launches:
         arguments, grid = list(launch["arguments"]), launch["grid"]
+        scales = {arguments[2][0]} if is_quantization(launch) else set()
+        ends = [*sorted(places | scales), None]
         if workgroups and len(arguments) in WORKGROUPS:
             arguments[WORKGROUPS[len(arguments)]], grid = workgroups, (workgroups, 1, 1)
         args = []
@@ -99,6 +101,12 @@ def run(
         run = gfx950.run(kernel(launch["text"]), grid, launch["threads"], args, **options)
         found.append(run.raise_on_hazards())
     return found
+
+
+def places_of(launch: dict) -> set[int]:
+    """Returns where in the workspace a launch's arguments begin, less the scales it encodes."""
+    arguments = launch["arguments"][:2] if is_quantization(launch) else launch["arguments"]
+    return {argument[0] for argument in arguments if isinstance(argument, tuple)}
 
 
 @dataclass
