@@ -174,7 +174,6 @@ Hopper's builds on the room of any GPU.
         plan.mojo             a plan: how a product is computed, by name
         scheduler.mojo        which tiles of C a CTA computes, and which K: persistent, split-K, stream-K, lists
         gemm_rs_bf16.mojo     the warp-specialised kernel that decodes weights to bfloat16; its launch
-        gemm_problem.mojo     what it multiplies: one product, or one of several matrices a tile
         dispatch.mojo         the launch of what the host chose
         exact.mojo            elements that bfloat16 cannot hold
         quantize.mojo         quantize, two numbers at once

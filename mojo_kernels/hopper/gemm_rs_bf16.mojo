@@ -12,14 +12,18 @@ A CTA computes 128 columns of C, or 64 hidden numbers of gates and ups, for the 
     split_k      one                             ranks of a cluster, parities    reduction over both
     grouped      those of a list                 as `many`, or by parities       as these, or with a gate
 
-Stages go on from one tile to the next: those of the next one fill during the epilogue. `gemm` says what
-is multiplied; A is read again in the fallback, for what bfloat16 cannot hold.
+Stages go on from one tile to the next: those of the next one fill during the epilogue. A is ready as
+bfloat16, and read again as it came in the fallback, for what bfloat16 cannot hold:
+
+    product    stages of
+    dense      [tile of rows, step], whole tiles
+    grouped    [step, place], places of a list; a tile has no more rows than its group
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.primitives.warp import broadcast
-from max.gpu.sync import barrier
+from max.gpu.sync import barrier, syncwarp
 from std.math import align_up
 from std.utils import StaticTuple
 
@@ -27,94 +31,115 @@ from ..launch.queue import Queue
 from ..problem import Problem
 from ..simt.arguments import Activations, Result, Weights
 from ..simt.routing import NO_EXPERT
+from ..simt.views import flat_of
 from .decode.bf16 import GatePairs, HalfTile, first_row_of
+from .epilogue.exact import Fallback
 from .epilogue.reduce import Reduction, flag_of, store_zeros
 from .epilogue.stream_k import FixUp
+from .epilogue.target import Part, TileOfC
 from .epilogue.warp_rows import WARP_HIDDEN, room_of, store_hidden_rows, store_warp_rows
-from .gemm_problem import DenseGemm, Outcome, RsGemm
+from .exact import compute_exactly
+from .experts.groups import padded
 from .host.gemm import grid_of_rs_bf16
 from .host.moe import HIDDEN
-from .host.workspace import PADDED, bf16_bytes, is_shared, workspace_of_rs_bf16
+from .host.workspace import PADDED, bf16_bytes, flags_of_row, is_shared, workspace_of_rs_bf16
 from .instructions.shared_memory import load_word, shared_base
 from .instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from .instructions.wgmma import Accumulator, limit_registers
 from .layout import BLOCK
 from .mainloop.rs_bf16 import RsWarp
-from .pipeline.bulk import fill_first_stages, fill_stages
+from .pipeline.bulk import BulkSource, fill_first_stages, fill_stages
 from .pipeline.stages import RsRing
 from .plan import Plan
-from .prepare.bf16 import prepare_bf16
+from .prepare.bf16 import BF16Stages, prepare_bf16
+from .product import DenseProduct, Gating, RsProduct
 from .scheduler import Schedule, WorkTile
 from .shapes import (
     COLUMNS,
     GROUPS,
     READERS,
+    ROW_BYTES,
     RsConfig,
     SPLIT_K_ROWS,
     STEP_BLOCKS,
     STREAM_K_ROWS,
     WARP_ROWS,
+    num_steps_of,
 )
+
+
+@fieldwise_init
+struct Outcome(TrivialRegisterPassable):
+    """What a warp knows of a tile in the end."""
+
+    var is_whole: Bool
+    """Whether its sums are those of all of K: of stream-K, the last CTA of a tile has them."""
+    var overflows: Bool
+    """Whether bfloat16 could not hold weights."""
 
 
 @__llvm_metadata(
-    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(Gemm.CONFIG.threads())),
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(config.threads())),
     `nvvm.minctasm`=SIMDLength(1),
 )
 def gemm_rs_bf16[
-    Gemm: RsGemm
+    config: RsConfig, Product: RsProduct
 ](
-    staged: Gemm.Rows,
+    staged: BF16Stages,
+    num_places: UInt32,
     a: Activations,
-    w: Gemm.Columns,
-    c: Gemm.Output,
-    order: Gemm.Order,
-    num_ranks: UInt32,
+    w: Product.Matrices,
+    c: Product.Output,
+    order: Product.Order,
+    cluster: UInt32,
 ):
     """Computes the tiles of C that the scheduler gives to this CTA.
 
-    A cluster has so many ranks, which split K, if CTAs have one tile each.
+    Of a list, stages have so many places. A cluster has so many CTAs, which split K, if they have one
+    tile each.
     """
-    comptime CONFIG = Gemm.CONFIG
-    var gemm = Gemm(staged, w, c, order)
-    var ranks = UInt32(1) if CONFIG.is_persistent else num_ranks
+    var product = Product(w, c, UInt32(1) if config.is_persistent else cluster, order)
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
-    var ring = RsRing[CONFIG.layout()](base, 0, 0)
+    var ring = RsRing[config.layout()](base, 0, 0)
     if thread_idx.x == 0:
         ring.init_barriers()
     barrier()
-    comptime if Gemm.IS_LISTED:
+    comptime if Product.Scheduler.IS_LIST:
         # The list is another kernel's.
         wait_on_dependent_grids()
         launch_dependent_grids()
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.
     var warp = broadcast(UInt32(thread_idx.x) // 32)
-    comptime CONSUMERS = UInt32(CONFIG.consumer_warps())
-    var cta = Cta[Gemm](gemm, gemm.scheduler(UInt32(a.k), ranks), a, ranks)
+    comptime CONSUMERS = UInt32(config.consumer_warps())
+    var scheduler = product.scheduler(num_steps_of(UInt32(a.k)))
+    var cta = Cta[config, Product](staged, num_places, product, scheduler, a)
     if warp >= CONSUMERS:
-        limit_registers["dec", CONFIG.producer_registers]()
+        limit_registers["dec", config.producer_registers]()
         if thread_idx.x % 32 == 0:
             cta.produce(ring, warp - CONSUMERS)
     else:
-        limit_registers["inc", CONFIG.consumer_registers]()
+        limit_registers["inc", config.consumer_registers]()
         cta.consume(ring, warp)
 
 
 @fieldwise_init
-struct Cta[Gemm: RsGemm](TrivialRegisterPassable):
+struct Cta[config: RsConfig, Product: RsProduct](TrivialRegisterPassable):
     """What all warps of a CTA know."""
 
-    var gemm: Self.Gemm
-    var scheduler: Self.Gemm.Scheduler
+    var staged: BF16Stages
+    var num_places: UInt32
+    """Places of a stage, of a list."""
+    var product: Self.Product
+    var scheduler: Self.Product.Scheduler
     var a: Activations
     """A as it came, for the fallback."""
-    var ranks: UInt32
-    """CTAs of its cluster, which split K."""
 
-    comptime CONFIG = Self.Gemm.CONFIG
-    comptime Pipeline = RsRing[Self.CONFIG.layout()]
+    comptime IS_LIST = Self.Product.Scheduler.IS_LIST
+    comptime IS_GATED = Self.Product.GATING != Gating.NONE
+    comptime Pipeline = RsRing[Self.config.layout()]
+    comptime Source = BulkSource[Self.config.layout()]
 
     @always_inline
     def produce(self, var ring: Self.Pipeline, producer: UInt32):
@@ -126,43 +151,43 @@ struct Cta[Gemm: RsGemm](TrivialRegisterPassable):
         while self.scheduler.has(index):
             var tile = self.scheduler.tile(index)
             index = self.scheduler.after(index)
-            comptime if Self.Gemm.IS_LISTED:
+            comptime if Self.IS_LIST:
                 if tile.rows == 0:
                     break
                 if tile.group == Int32(NO_EXPERT):
                     continue
-            var source = self.gemm.source(tile, UInt32(self.a.k), producer)
-            comptime if Self.Gemm.IS_LISTED:
+            var source = self.source(tile, producer)
+            comptime if Self.IS_LIST:
                 fill_stages(ring, source, tile.num_steps(), 0)
             else:
                 if num_filled > 0:
                     fill_first_stages(ring, source, tile.num_steps())
                 fill_stages(ring, source, tile.num_steps(), num_filled)
                 num_filled = 0
-                comptime if not Self.CONFIG.is_persistent:
+                comptime if not Self.config.is_persistent:
                     break
 
     @always_inline
     def consume(self, var ring: Self.Pipeline, warp: UInt32):
         """Multiplies and stores all tiles; consumer warps call it."""
-        comptime WIDTHS = Self.Gemm.WIDTHS
-        comptime if not Self.Gemm.IS_LISTED:
+        comptime WIDTHS = Self.Product.WIDTHS
+        comptime if not Self.IS_LIST:
             wait_on_dependent_grids()
         var next = self.scheduler.first()
         while self.scheduler.has(next):
             var index, tile = next, self.scheduler.tile(next)
             next = self.scheduler.after(index)
             var rows = tile.rows
-            comptime if Self.Gemm.IS_LISTED:
+            comptime if Self.IS_LIST:
                 # Loops that some lanes may leave alone keep nothing in uniform registers.
                 rows = broadcast(rows)
-                comptime if Self.CONFIG.k_splits > 1:
+                comptime if Self.config.k_splits > 1:
                     tile.rows = rows
                 if rows == 0:
                     break
                 if broadcast(tile.group) == Int32(NO_EXPERT):
-                    var to = self.gemm.output(tile)
-                    store_zeros[Self.CONFIG.consumer_warps()](to.part, to.result)
+                    var to = self.output(tile)
+                    store_zeros[Self.config.consumer_warps()](to.part, to.result)
                     continue
             var may_be_marked = self.any_mark(tile)
             var outcome = Outcome(True, False)
@@ -184,18 +209,73 @@ struct Cta[Gemm: RsGemm](TrivialRegisterPassable):
             if outcome.overflows or any_lane(may_be_marked):
                 keep_branch()
                 self.fall_back(tile, rows, outcome.overflows, warp)
-            comptime if not Self.CONFIG.is_persistent:
+            comptime if not Self.config.is_persistent:
                 break
+
+    @always_inline
+    def source(self, tile: WorkTile, producer: UInt32) -> Self.Source:
+        """Returns what a producer copies of a tile."""
+        var stages, step_bytes = self.staged.tokens, Self.config.rows * ROW_BYTES
+        var num_bytes = UInt32(Self.config.rows * ROW_BYTES)
+        comptime if Self.IS_LIST:
+            stages = stages.unsafe_offset(Int(tile.place) * ROW_BYTES)
+            step_bytes = Int(self.num_places) * ROW_BYTES
+            num_bytes = padded(tile.rows) * UInt32(ROW_BYTES)
+        else:
+            var steps = num_steps_of(UInt32(self.a.k))
+            var stage = Int(tile.row // UInt32(Self.config.rows)) * Int(steps)
+            stages = stages.unsafe_offset((stage + Int(tile.first_step)) * step_bytes)
+        return Self.Source.of(
+            stages,
+            step_bytes,
+            num_bytes,
+            self.product.weights(tile.group),
+            self.product.weight_tiles(tile.column).tile(producer),
+            UInt32(self.a.k),
+            tile.first_step,
+            producer,
+        )
+
+    @always_inline
+    def output(self, tile: WorkTile) -> TileOfC:
+        """Returns where a tile goes: the rows of a list are a result of their own."""
+        return TileOfC(
+            self.product.result(tile),
+            UInt32(0) if Self.IS_LIST else tile.row,
+            Part(tile.column, self.product.half()),
+            self.product.gate(),
+        )
+
+    @always_inline
+    def are_marked[
+        count: Int
+    ](self, tile: WorkTile, rows: SIMD[DType.uint32, count]) -> SIMD[DType.bool, count]:
+        """Says which of some rows of a tile bfloat16 cannot hold; kept numbers it can."""
+        var found = SIMD[DType.uint8, count](0)
+        if not self.a.is_kept():
+            comptime if Self.IS_LIST:
+                comptime for i in range(count):
+                    var place = tile.place + min(rows[i], tile.rows - 1)
+                    found[i] = flat_of(self.staged.flags)[Int(place)]
+            else:
+                # All loads are on the way at once; rows past the end repeat the last one.
+                var last = self.product.result(tile).rows - 1
+                var k = UInt32(self.a.k)
+                var flags = self.staged.row_flags(k)
+                for flag in range(Int(flags_of_row(k))):
+                    comptime for i in range(count):
+                        found[i] |= flags[Int(min(tile.row + rows[i], last)), flag]
+        return found.ne(0)
 
     @always_inline
     def any_mark(self, tile: WorkTile) -> Bool:
         """Says, in some lane, whether bfloat16 cannot hold a row of a tile."""
         # Loaded before the products: nobody waits for them.
-        comptime LOADS = max(Self.CONFIG.rows // 32, 1)
+        comptime LOADS = max(Self.config.rows // 32, 1)
         var rows = SIMD[DType.uint32, LOADS](lane_here())
         comptime for i in range(LOADS):
             rows[i] += UInt32(32 * i)
-        return self.gemm.are_marked[LOADS](self.a, tile, rows).reduce_or()
+        return self.are_marked[LOADS](tile, rows).reduce_or()
 
     @always_inline
     def multiply_tile[
@@ -204,39 +284,48 @@ struct Cta[Gemm: RsGemm](TrivialRegisterPassable):
         self, mut ring: Self.Pipeline, index: UInt32, tile: WorkTile, is_last: Bool, warp: UInt32
     ) -> Outcome:
         """Multiplies and stores a tile of up to `width` rows."""
-        comptime CONFIG = Self.CONFIG
         var sums = Accumulator[width](uninitialized=True)
-        var flag, to = flag_of(ring.base, warp), self.gemm.output(tile)
+        var flag, to = flag_of(ring.base, warp), self.output(tile)
         var num_steps, all_blocks = tile.num_steps(), UInt32(self.a.k) // UInt32(BLOCK)
         var num_blocks = all_blocks - min(tile.first_step * UInt32(STEP_BLOCKS), all_blocks)
-        comptime if CONFIG.k_splits > 1:
+        comptime if Self.config.k_splits > 1:
             var mine, parity = ring, warp // UInt32(READERS)
             var half = HalfTile(warp)
-            RsWarp[CONFIG](parity, num_steps, num_blocks, half, flag).multiply(mine, sums)
-            comptime if CONFIG.is_persistent:
+            RsWarp[Self.config](parity, num_steps, num_blocks, half, flag).multiply(mine, sums)
+            comptime if Self.config.is_persistent:
                 ring.advance_by(num_steps)
-        elif Self.Gemm.IS_GATED:
+        elif Self.IS_GATED:
             var pairs = GatePairs.of(warp, to.part.half == 0)
-            RsWarp[CONFIG](0, num_steps, num_blocks, pairs, flag).multiply(ring, sums)
+            RsWarp[Self.config](0, num_steps, num_blocks, pairs, flag).multiply(ring, sums)
         else:
-            RsWarp[CONFIG](0, num_steps, num_blocks, HalfTile(warp), flag).multiply(ring, sums)
-        comptime if not Self.Gemm.IS_LISTED:
+            RsWarp[Self.config](0, num_steps, num_blocks, HalfTile(warp), flag).multiply(ring, sums)
+        comptime if not Self.IS_LIST:
             if is_last:
                 launch_dependent_grids()
 
-        comptime if CONFIG.k_splits > 1:
-            var rank = UInt32(block_idx.x) % self.ranks
-            var reduction = Reduction[CONFIG, Self.Gemm.IS_GATED](ring.base, rank, self.ranks)
+        comptime if Self.config.k_splits > 1:
+            var rank = UInt32(block_idx.x) % self.product.ranks()
+            var reduction = Reduction[Self.config, Self.IS_GATED](
+                ring.base, rank, self.product.ranks()
+            )
             return Outcome(True, reduction.store(sums, warp, to))
         var outcome = Outcome(True, False)
-        comptime if not Self.Gemm.IS_LISTED:
+        comptime if not Self.IS_LIST:
             # All lanes look before the flag is cleared for the next tile.
             outcome.overflows = any_lane(load_word(flag) != 0)
-            self.gemm.fix_up(self.scheduler, index, ring.base, sums, outcome)
+            comptime if Self.Product.Scheduler.IS_STREAM_K:
+                if self.scheduler.is_part(tile):
+                    keep_branch()
+                    var fix_up = rebind[FixUp[width]](self.product.fix_up())
+                    var found = fix_up.leave(
+                        self.scheduler, index, ring.base, sums, outcome.overflows
+                    )
+                    outcome.is_whole = found.is_last
+                    outcome.overflows |= found.is_marked
         if not outcome.is_whole:
             return outcome
         var column = Self.columns(to.part.first_column, warp)[0]
-        comptime if Self.Gemm.IS_GATED:
+        comptime if Self.IS_GATED:
             store_hidden_rows(sums, room_of(ring.base, warp), to, column)
         else:
             store_warp_rows(sums, room_of(ring.base, warp), to, column)
@@ -246,9 +335,9 @@ struct Cta[Gemm: RsGemm](TrivialRegisterPassable):
     @always_inline
     def columns(first: UInt32, warp: UInt32) -> Tuple[UInt32, UInt32]:
         """Returns the first column of C that a warp stores, and the one behind its last."""
-        comptime if Self.CONFIG.k_splits > 1:
-            return (first, first + UInt32(HIDDEN if Self.Gemm.IS_GATED else COLUMNS))
-        elif Self.Gemm.IS_GATED:
+        comptime if Self.config.k_splits > 1:
+            return (first, first + UInt32(HIDDEN if Self.IS_GATED else COLUMNS))
+        elif Self.IS_GATED:
             var column = first + warp * UInt32(WARP_HIDDEN)
             return (column, column + UInt32(WARP_HIDDEN))
         else:
@@ -258,18 +347,33 @@ struct Cta[Gemm: RsGemm](TrivialRegisterPassable):
     @always_inline
     def fall_back(self, tile: WorkTile, rows: UInt32, overflows: Bool, warp: UInt32):
         """Stores what this warp stored once more, where bfloat16 cannot hold an operand."""
-        var to = self.gemm.output(tile)
+        var to = self.output(tile)
         var columns = Self.columns(to.part.first_column, warp)
         var first, step, end = UInt32(0), UInt32(1), rows
-        comptime if Self.CONFIG.k_splits > 1:
-            first = UInt32(block_idx.x) % self.ranks + self.ranks * warp
-            step = self.ranks * UInt32(Self.CONFIG.consumer_warps())
-        comptime if not Self.Gemm.IS_LISTED:
+        comptime if Self.config.k_splits > 1:
+            first = UInt32(block_idx.x) % self.product.ranks() + self.product.ranks() * warp
+            step = self.product.ranks() * UInt32(Self.config.consumer_warps())
+        comptime if not Self.IS_LIST:
             end = min(rows, to.result.rows - to.first_row)
         for row in range(first, end, step):
-            var is_marked = self.gemm.are_marked[1](self.a, tile, UInt32(row))[0]
+            var is_marked = self.are_marked[1](tile, UInt32(row))[0]
             if overflows or any_lane(is_marked):
-                self.gemm.fall_back(self.a, tile, UInt32(row), columns[0], columns[1])
+                self.store_exactly(tile, UInt32(row), columns[0], columns[1], to)
+
+    @always_inline
+    def store_exactly(self, tile: WorkTile, row: UInt32, first: UInt32, end: UInt32, to: TileOfC):
+        """Stores columns of a tile's row as float64 has them."""
+        var w = self.product.weights(tile.group)
+        comptime if Self.IS_LIST:
+            Fallback(self.a, w, self.product.num_weights()).store[Self.IS_GATED](
+                self.product.source(tile, row), to.part.half, to.gate, to.result, row, first, end
+            )
+        else:
+            # The sums that other lanes stored before are not to overtake these.
+            syncwarp()
+            var lane = lane_here()
+            for column in range(first, end):
+                compute_exactly(self.a, w, to.result, tile.row + row, UInt32(column), lane)
 
 
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
@@ -296,9 +400,10 @@ def _launch[
     var tiles = plan.tiles(m, n).num_tiles() if schedule == Schedule.STREAM_K else 0
     var fix_up_at = workspace + align_up(bf16_bytes(m, k), PADDED)
     var staged = prepare_bf16(problem, config.rows, workspace, fix_up_at, GROUPS * tiles, queue)
-    queue.launch[gemm_rs_bf16[DenseGemm[config, schedule]]](
+    queue.launch[gemm_rs_bf16[config, DenseProduct[config.rows, schedule]]](
         grid_of_rs_bf16(m, n, k, plan),
         staged,
+        UInt32(0),
         Activations(problem),
         Weights(problem),
         Result(problem),

@@ -3,6 +3,9 @@
     product           tiles              weights        rows of A            result
     DenseProduct      DenseScheduler     one matrix     as they come         sums
     GroupedProduct    ListScheduler      one a group    gathered, a list     sums, or gate(gates) * ups
+
+`gemm_rs_fp8` has the whole product as an argument. `gemm_rs_bf16` has its parts, an argument each: the
+compiler takes pointers for those of global memory in structs that have no others inside.
 """
 
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
@@ -16,7 +19,7 @@ from .experts.groups import Lists
 from .host.moe import HIDDEN
 from .layout import TILE_ROWS
 from .scheduler import DenseScheduler, ListScheduler, Schedule, TileScheduler, WorkTile
-from .shapes import COLUMNS, EXPERT_CAPACITY, TILES
+from .shapes import COLUMNS, MANY_ROWS, TILES
 
 
 @fieldwise_init
@@ -29,6 +32,8 @@ struct Gating(Equatable, TrivialRegisterPassable):
     comptime NEIGHBOURS = Self(1)
     comptime HALVES = Self(2)
     comptime COUNT = 3
+    comptime EITHER = Self(3)
+    """Neighbours or halves: known when the kernel runs."""
 
 
 @fieldwise_init
@@ -42,10 +47,19 @@ struct WeightTiles(TrivialRegisterPassable):
     """Tiles from the first one to the third one."""
 
     @always_inline
+    def tile(self, i: UInt32) -> UInt32:
+        """Returns one of the stage's tiles."""
+        return min(self.first + self._ahead(i), self.first + self.further)
+
+    @always_inline
     def behind(self, i: UInt32) -> UInt32:
         """Returns how many tiles one of the stage's is behind the first one."""
+        return min(self._ahead(i), self.further)
+
+    @always_inline
+    def _ahead(self, i: UInt32) -> UInt32:
         var pair, odd = divmod(i, UInt32(2))
-        return min(pair * self.half + odd, self.further)
+        return pair * self.half + odd
 
 
 trait RsProduct(DevicePassable, TrivialRegisterPassable):
@@ -57,6 +71,16 @@ trait RsProduct(DevicePassable, TrivialRegisterPassable):
     """Rows that instructions take: of a tile the least that has all of its rows."""
     comptime GATING: Gating
     comptime Scheduler: TileScheduler
+    comptime Matrices: DevicePassable & TrivialRegisterPassable
+    """The weights."""
+    comptime Output: DevicePassable & TrivialRegisterPassable
+    """C, and what becomes of sums on the way."""
+    comptime Order: DevicePassable & TrivialRegisterPassable
+    """Where tiles, or parts of them, are found."""
+
+    def __init__(out self, w: Self.Matrices, c: Self.Output, cluster: UInt32, order: Self.Order):
+        """Takes the arguments of a launch; clusters of so many CTAs split K."""
+        ...
 
     def scheduler(self, num_steps: UInt32) -> Self.Scheduler:
         """Returns the tiles of this CTA, each of so many steps of K."""
@@ -82,7 +106,7 @@ trait RsProduct(DevicePassable, TrivialRegisterPassable):
 
     @always_inline
     def half(self) -> UInt32:
-        """Returns the weight rows from a gate to its up, of `HALVES`; else 0."""
+        """Returns the weight rows from a gate to its up, where they are halves; else 0."""
         return 0
 
     @always_inline
@@ -102,12 +126,17 @@ trait RsProduct(DevicePassable, TrivialRegisterPassable):
     @always_inline
     def weight_tiles(self, column: UInt32) -> WeightTiles:
         """Returns the tiles of weight rows that lead to columns from one on."""
-        comptime ROWS = 2 if Self.GATING == Gating.NEIGHBOURS else 1
-        var first = column * UInt32(ROWS) // UInt32(TILE_ROWS)
-        var last = (self.num_weights() - 1) // UInt32(TILE_ROWS)
+        var rows = UInt32(2 if Self.GATING == Gating.NEIGHBOURS else 1)
         var half = UInt32(TILES // 2)
         comptime if Self.GATING == Gating.HALVES:
             half = self.half() // UInt32(TILE_ROWS)
+        elif Self.GATING == Gating.EITHER:
+            if self.half() == 0:
+                rows = 2
+            else:
+                half = self.half() // UInt32(TILE_ROWS)
+        var first = column * rows // UInt32(TILE_ROWS)
+        var last = (self.num_weights() - 1) // UInt32(TILE_ROWS)
         return WeightTiles(first, last - first, half)
 
 
@@ -120,11 +149,14 @@ struct DenseProduct[rows: Int, schedule: Schedule](RsProduct):
     comptime WIDTHS: List[Int] = [Self.rows]
     comptime GATING = Gating.NONE
     comptime Scheduler = DenseScheduler[Self.rows, Self.schedule]
+    comptime Matrices = Weights
+    comptime Output = Result
+    comptime Order = FixUp[Self.rows]
 
     var w: Weights
     var c: Result
     var cluster: UInt32
-    var parts: FixUp[Self.rows]
+    var order: FixUp[Self.rows]
 
     @always_inline
     def scheduler(self, num_steps: UInt32) -> Self.Scheduler:
@@ -136,7 +168,7 @@ struct DenseProduct[rows: Int, schedule: Schedule](RsProduct):
 
     @always_inline
     def fix_up(self) -> FixUp[Self.ROWS]:
-        return rebind[FixUp[Self.ROWS]](self.parts)
+        return rebind[FixUp[Self.ROWS]](self.order)
 
     @always_inline
     def weights(self, group: Int32) -> Weights:
@@ -158,23 +190,50 @@ struct DenseProduct[rows: Int, schedule: Schedule](RsProduct):
         return "DenseProduct"
 
 
-@fieldwise_init
-struct GroupedProduct[gating: Gating](RsProduct):
+def widths_of(rows: Int) -> List[Int]:
+    """Returns the rows that instructions take of the tiles of a list."""
+    if rows < MANY_ROWS:
+        return [rows]
+    var widths: List[Int] = []
+    for width in [32, 64, 128, 192, 256]:
+        if width <= rows:
+            widths.append(width)
+    return widths^
+
+
+struct GroupedProduct[rows: Int, gating: Gating](RsProduct):
     """The product of each group of rows and its weights; hidden numbers if they are gated."""
 
     comptime device_type: AnyType = Self
-    comptime ROWS = EXPERT_CAPACITY
-    comptime WIDTHS: List[Int] = [32, 64, EXPERT_CAPACITY]
+    comptime ROWS = Self.rows
+    comptime WIDTHS = widths_of(Self.rows)
     comptime GATING = Self.gating
-    comptime Scheduler = ListScheduler[COLUMNS if Self.gating == Gating.NONE else HIDDEN]
+    comptime TILE_COLUMNS = COLUMNS if Self.gating == Gating.NONE else HIDDEN
+    comptime Scheduler = ListScheduler[Self.TILE_COLUMNS]
+    comptime Matrices = ExpertWeights
+    comptime Output = Target
+    comptime Order = Lists
 
     var lists: Lists
     var experts: ExpertWeights
-    var rows: Target
+    var c: Target
     """Where all rows go."""
     var column_tiles: UInt32
     """Tiles of a row of the result."""
     var from_gate_to_up: UInt32
+
+    @always_inline
+    def __init__(out self, w: ExpertWeights, c: Target, cluster: UInt32, order: Lists):
+        self.lists = order
+        self.experts = w
+        self.c = c
+        self.column_tiles = (c.rows.columns + UInt32(Self.TILE_COLUMNS - 1)) // UInt32(
+            Self.TILE_COLUMNS
+        )
+        self.from_gate_to_up = 0
+        comptime if Self.gating != Gating.NONE:
+            if not c.gate().is_interleaved():
+                self.from_gate_to_up = UInt32(w.columns) // 2
 
     @always_inline
     def scheduler(self, num_steps: UInt32) -> Self.Scheduler:
@@ -194,7 +253,7 @@ struct GroupedProduct[gating: Gating](RsProduct):
 
     @always_inline
     def gate(self) -> Gate:
-        return self.rows.gate()
+        return self.c.gate()
 
     @always_inline
     def source(self, tile: WorkTile, row: UInt32) -> Int:
@@ -202,7 +261,7 @@ struct GroupedProduct[gating: Gating](RsProduct):
 
     @always_inline
     def result(self, tile: WorkTile) -> Result:
-        return self.rows.of(tile.row_tile(), self.experts)
+        return self.c.of(tile.row_tile(), self.experts)
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
         encoder.encode(self, target)

@@ -136,19 +136,16 @@ def _multiply[
     mut queue: Some[Queue],
 ) raises:
     """Launches the product."""
-    var gating, half = Gating.NONE, 0
+    var gating = Gating.NONE
     if target.gate().is_there():
         gating = Gating.NEIGHBOURS if target.gate().is_interleaved() else Gating.HALVES
-    if gating == Gating.HALVES:
-        half = n // 2
     var num_groups = num_groups_of(Int(target.rows.columns), target.gate().is_there())
     comptime for known in range(Gating.COUNT):
         if gating.code == known:
-            comptime Product = GroupedProduct[Gating(known)]
-            var weights = ExpertWeights(experts, n)
+            comptime Product = GroupedProduct[CAPACITY, Gating(known)]
             queue.launch[gemm_rs_fp8[Operands, Product]](
                 grid_of_bytes(Operands.SCALES_STAGES, Int(lists.num_tiles), num_groups),
                 operands,
                 a,
-                Product(lists, weights, target, UInt32(num_groups), UInt32(half)),
+                Product(ExpertWeights(experts, n), target, UInt32(1), lists),
             )

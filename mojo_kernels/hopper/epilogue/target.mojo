@@ -15,7 +15,6 @@ from ...simt.arguments import Result
 from ...simt.host import bytes_of
 from ...simt.routing import ExpertWeights
 from ..experts.groups import RowTile
-from ..host.moe import HIDDEN
 
 comptime PART_COLUMNS = 4
 """Columns of a lane."""
@@ -81,16 +80,6 @@ struct Part(TrivialRegisterPassable):
     """The first column of the result."""
     var half: UInt32
     """Columns of the weights from a gate to its up; 0 for neighbours, and for no gate."""
-
-    @always_inline
-    def weight_tile(self, producer: UInt32, tile_rows: UInt32, is_gated: Bool) -> UInt32:
-        """Returns the tile of weight rows that a producer copies; it need not exist."""
-        if self.half == 0:
-            var first = self.first_column * UInt32(2 if is_gated else 1)
-            return first // tile_rows + producer
-        var producers = UInt32(HIDDEN) // tile_rows
-        var first = self.first_column // tile_rows + producer % producers
-        return first + (self.half // tile_rows if producer >= producers else 0)
 
 
 @fieldwise_init

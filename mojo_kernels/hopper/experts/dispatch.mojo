@@ -31,9 +31,9 @@ from ..host.moe import (
     tile_rows_of,
     workspace_of,
 )
-from ..gemm_problem import GatheredRows, GroupedGemm
 from ..gemm_rs_bf16 import gemm_rs_bf16
-from ..prepare.bf16 import prepare_bf16_places
+from ..prepare.bf16 import BF16Stages, prepare_bf16_places
+from ..product import Gating, GroupedProduct
 from ..shapes import RsConfig
 from ..streaming import kernel as streaming
 from . import groups, slots
@@ -152,25 +152,27 @@ def _product[
     var a = Activations(left, k)
     var num_tiles = Int(lists.num_tiles)
     var num_places = memory.lists.num_places
-    var staged = GatheredRows(
+    var staged = BF16Stages(
         device_pointer[DType.uint8](memory.first),
         device_pointer[DType.uint8](memory.lists.marks + product * num_places),
-        UInt32(num_places),
     )
     queue.launch[prepare_bf16_places](
         grid_of_stages(tile_rows, num_tiles, k),
         a,
         UInt32(1 if is_left_aligned(left) else 0),
         lists,
-        staged.stages,
-        staged.marks,
-        staged.num_places,
+        staged.tokens,
+        staged.flags,
+        UInt32(num_places),
     )
+    comptime gating = Gating.EITHER if is_gated else Gating.NONE
     var column_tiles = num_groups_of(Int(target.rows.columns), is_gated)
     comptime for i in range(len(TILE_ROWS)):
         comptime rows_of_tile = TILE_ROWS[i]
         if tile_rows == rows_of_tile:
-            queue.launch[gemm_rs_bf16[GroupedGemm[RsConfig.grouped(rows_of_tile), is_gated]]](
-                grid_of_tiles(rows_of_tile, num_tiles, column_tiles),
-                staged, a, ExpertWeights(experts, n), target, lists, UInt32(1),
+            comptime config = RsConfig.grouped(rows_of_tile)
+            comptime Product = GroupedProduct[rows_of_tile, gating]
+            queue.launch[gemm_rs_bf16[config, Product]](
+                grid_of_tiles(rows_of_tile, num_tiles, column_tiles), staged, UInt32(num_places), a,
+                ExpertWeights(experts, n), target, lists, UInt32(1),
             )  # fmt: skip
