@@ -175,7 +175,6 @@ Hopper's builds on the room of any GPU.
         scheduler.mojo        which tiles of C a CTA computes, and which K: persistent, split-K, stream-K, lists
         gemm_rs_bf16.mojo     the warp-specialised kernel that decodes weights to bfloat16; its launch
         dispatch.mojo         the launch of what the host chose
-        exact.mojo            elements that bfloat16 cannot hold
         quantize.mojo         quantize, two numbers at once
         instructions/         inline assembly, beside simt's of any NVIDIA GPU
             warp.mojo             of a warp: products, votes, what keeps work in its place
@@ -207,13 +206,12 @@ Hopper's builds on the room of any GPU.
             target.mojo           where rows go; gates and their ups
             warp_rows.mojo        a warp's own sums: transpose, bias or gate, store
             reduce.mojo           partial sums of consumers that split K, and of a cluster
-            exact.mojo            elements of C that bfloat16 cannot give, in float64
             rs_fp8.mojo           factors, bias or gate, rounding, store, of RS
             ss.mojo               the same of SS
             store_warp.mojo       bulk copies of C, while consumers go on
             cluster.mojo          cluster split-K: sums of all ranks
             stream_k.mojo         the fix-up of stream-K
-            fallback.mojo         elements of C that are computed exactly
+            fallback.mojo         elements of C that operands or sums cannot give, in float64
         operands/             how codes and floats become bfloat16 pairs
             weights.mojo          codes to tensor core fragments
             activations.mojo      floats and codes to pairs, two numbers at once

@@ -19,7 +19,6 @@ from std.builtin.device_passable import DevicePassable
 from ..launch.queue import DevicePointer
 from ..simt.arguments import Activations, Result, Weights
 from .dense.stages import StagedRows
-from .exact import TokenOctet
 from .host.gemm import Scaling
 from .layout import GRANULE_BITS
 from .mapped.scales import BATCH
@@ -34,11 +33,37 @@ comptime MARK = Float32(-1)
 """Stands for the factor of a row that is left to the fallback, where factors are positive."""
 
 
-trait RsOperands(DevicePassable, TrivialRegisterPassable):
-    """Rows of A in stages of 128 bytes, weights as codes under scales."""
+trait Operands(DevicePassable, TrivialRegisterPassable):
+    """What both sides' sums are multiplied by in the end, and what is computed another way."""
 
     comptime TYPE: StaticString
-    """The instruction's name of a number: e4m3, e5m2; or two, that of weights first."""
+    """The instruction's name of a number: bf16, e4m3, e5m2; or two, that of its left side first."""
+
+    def scale(self, sum: Float32, of_token: Float32, of_weight: Float32) -> Float32:
+        """Applies the factors of a row of A and of a weight row to a sum."""
+        ...
+
+    def store_marked(
+        self,
+        a: Activations,
+        w: Weights,
+        result: Result,
+        first_row: UInt32,
+        end_row: UInt32,
+        first_column: UInt32,
+        of_rows: UInt32,
+        of_columns: UInt32,
+    ):
+        """Computes and stores what is marked, a bit each; a warp calls it.
+
+        Of eight rows of A, up to the end, and sixteen columns.
+        """
+        ...
+
+
+trait RsOperands(Operands):
+    """Rows of A in stages of 128 bytes, weights as codes under scales."""
+
     comptime CODE_BITS: Int
     """Bits of a weight's code: 4 or 8."""
     comptime SCALES_STAGES: Bool
@@ -83,10 +108,6 @@ trait RsOperands(DevicePassable, TrivialRegisterPassable):
         """Returns the factor that all sums of a row of A meet."""
         ...
 
-    def scale(self, sum: Float32, of_token: Float32, of_weight: Float32) -> Float32:
-        """Applies both factors to a sum."""
-        ...
-
     def mark_of_token(self, row: UInt32) -> Bool:
         """Says whether a row of A is left to the fallback."""
         ...
@@ -95,18 +116,10 @@ trait RsOperands(DevicePassable, TrivialRegisterPassable):
         """Returns the lane's share of the same for the 32 rows of a tile, of which one is given."""
         ...
 
-    def store_marked(
-        self, a: Activations, w: Weights, result: Result, tokens: TokenOctet, first_column: UInt32
-    ):
-        """Computes and stores what is marked of some rows and sixteen columns; a warp calls it."""
-        ...
 
-
-trait SsOperands(DevicePassable, TrivialRegisterPassable):
+trait SsOperands(Operands):
     """Factors of both sides, and what cannot be multiplied by them."""
 
-    comptime TYPE: StaticString
-    """The instruction's name of a number: bf16, e4m3, e5m2; or two, that of A first."""
     comptime SCALING: Scaling
 
     def token_place(self, row: UInt32) -> UInt32:
@@ -145,21 +158,4 @@ trait SsOperands(DevicePassable, TrivialRegisterPassable):
 
     def loses_column(self, factor: Float32) -> Bool:
         """Says whether a column is left to the fallback, by one of its factors."""
-        ...
-
-    def scale(self, sum: Float32, of_token: Float32, of_weight: Float32) -> Float32:
-        """Applies both factors of `ROWS`."""
-        ...
-
-    def store_marked(
-        self,
-        a: Activations,
-        w: Weights,
-        result: Result,
-        first_row: UInt32,
-        first_column: UInt32,
-        of_rows: UInt32,
-        of_columns: UInt32,
-    ):
-        """Computes and stores what is marked of eight rows and sixteen columns; a warp calls it."""
         ...

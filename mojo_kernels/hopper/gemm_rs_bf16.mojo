@@ -33,12 +33,11 @@ from ..simt.arguments import Activations, Result, Weights
 from ..simt.routing import NO_EXPERT
 from ..simt.views import flat_of
 from .decode.bf16 import GatePairs, HalfTile, first_row_of
-from .epilogue.exact import Fallback
+from .epilogue.fallback import Fallback, compute_exactly
 from .epilogue.reduce import Reduction, flag_of, store_zeros
 from .epilogue.stream_k import FixUp
 from .epilogue.target import Part, TileOfC
 from .epilogue.warp_rows import WARP_HIDDEN, room_of, store_hidden_rows, store_warp_rows
-from .exact import compute_exactly
 from .experts.groups import padded
 from .host.gemm import grid_of_rs_bf16
 from .host.moe import HIDDEN

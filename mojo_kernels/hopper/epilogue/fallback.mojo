@@ -1,19 +1,30 @@
-"""The fallback: elements of C that FP8 operands or float32 sums cannot give are computed once more, exactly.
+"""The fallback: elements of C that bfloat16 or FP8 operands, or float32 sums, cannot give, in float64.
 
-Rows of A, and rows of weights, are marked where they are prepared. All warps of a warp group find the
-same marks, so that they take the same way, and share the work.
+Such operands are found by their scales: under the two largest, the codes 4 and 6 overflow. Rows of A,
+and rows of weights, are marked where they are prepared; elements that they lead to are computed once
+more, from what the caller gave.
+
+    compute_exactly    one element
+    Fallback.store     columns of a row of a group, or hidden numbers
+    compute_marked     what is marked of an octet of rows and sixteen columns
+    store_marked       what is marked of a warp group's tile, of RS on FP8
+
+All warps of a warp group find the same marks, so that they take the same way, and share the work.
 """
 
 from max.gpu import thread_idx
 from max.gpu.primitives.warp import broadcast, vote
+from max.gpu.sync import syncwarp
 
+from ...layouts import OperandLayout, PreshuffledCuda
+from ...numbers.gates import Gate
 from ...simt.arguments import Activations, Result, Weights
+from ...simt.codec import ANY_BITS
+from ...simt.matmul import warp_sums
 from ..decode.fp8 import group_numbers
-from ..exact import TokenOctet
-from .exact import Fallback
-from ..instructions.warp import any_lane, lane_here
-from ..layout import TILE_ROWS
 from ..gemm_operands import RsOperands
+from ..instructions.warp import any_lane, keep_here, lane_here
+from ..layout import OPERANDS, TILE_ROWS
 from ..pipeline.named_barriers import wait_for_group
 from ..product import Gating, RsProduct
 from ..scheduler import WorkTile
@@ -21,6 +32,135 @@ from ..shapes import INSTRUCTION_ROWS, OCTET, TILES, WARPS, WARP_ROWS
 
 comptime LANES = 32
 """Rows of A whose marks a warp looks at together."""
+
+
+@fieldwise_init
+struct TokenOctet(TrivialRegisterPassable):
+    """Eight rows of A."""
+
+    var first: UInt32
+    var end: UInt32
+    """Rows from here on do not count."""
+
+    @always_inline
+    def row(self, i: UInt32) -> UInt32:
+        """Returns one of the rows."""
+        return self.first + i
+
+
+@always_inline
+def compute_exactly[
+    bits: Int = OPERANDS.element.bits, Layout: OperandLayout = PreshuffledCuda
+](a: Activations, w: Weights, result: Result, row: UInt32, column: UInt32, lane: UInt32):
+    """Computes one element of C in float64 where bfloat16 cannot hold an operand.
+
+    `bits` are those of the elements of both sides, or `ANY_BITS`.
+    """
+    if row >= result.rows or column >= result.columns:
+        return
+    var left, right = kept_here(a, w)
+    var sum = warp_sums[Layout, bits, True, 1](
+        left, right, Int(result.columns), Int(row), Int(column), Int(lane)
+    )
+    if lane == 0:
+        result.store[1, 1](Int(row), Int(column), sum)
+
+
+@always_inline
+def compute_marked[
+    Layout: OperandLayout
+](
+    a: Activations,
+    w: Weights,
+    result: Result,
+    tokens: TokenOctet,
+    first_column: UInt32,
+    of_rows: UInt32,
+    of_columns: UInt32,
+):
+    """Computes what is marked of some rows and sixteen columns, a bit each; a warp calls it."""
+    for i in range(UInt32(OCTET)):
+        var row = tokens.row(i)
+        for j in range(UInt32(WARP_ROWS)):
+            if row < tokens.end and (of_rows >> i | of_columns >> j) % 2 == 1:
+                compute_exactly[ANY_BITS, Layout](a, w, result, row, first_column + j, lane_here())
+
+
+@always_inline
+def kept_here(a: Activations, w: Weights) -> Tuple[Activations, Weights]:
+    """Returns both sides; what follows from sizes and formats is computed here.
+
+    The compiler would find it out before all tiles, and keep twenty registers for what is hardly
+    ever wanted.
+    """
+    var words = keep_here(
+        SIMD[DType.uint32, 8](
+            UInt32(a.k), UInt32(a.kind), UInt32(a.dtype), UInt32(a.format), a.carry,
+            UInt32(w.format), 0, 0,
+        )
+    )  # fmt: skip
+    var left, right = a, w
+    left.k = Int(words[0])
+    left.kind, left.dtype, left.format = Int32(words[1]), Int32(words[2]), Int32(words[3])
+    left.carry = words[4]
+    right.format = Int32(words[5])
+    return (left, right)
+
+
+@fieldwise_init
+struct Fallback(TrivialRegisterPassable):
+    """The operands of a tile as they came, of any format."""
+
+    var a: Activations
+    """All activations."""
+    var w: Weights
+    """The weights of the tile."""
+    var columns: UInt32
+    """Rows of the weights."""
+
+    @always_inline
+    def sum(self, row: Int, column: UInt32, lane: UInt32) -> Float32:
+        """Returns one sum, in all lanes of a warp."""
+        return warp_sums[PreshuffledCuda, ANY_BITS, False, 1](
+            self.a, self.w, Int(self.columns), row, Int(column), Int(lane)
+        )[0]
+
+    @no_inline
+    def store[
+        is_gated: Bool
+    ](
+        self,
+        row: Int,
+        half: UInt32,
+        gate: Gate,
+        result: Result,
+        result_row: UInt32,
+        first: UInt32,
+        end: UInt32,
+    ):
+        """Computes and stores columns of a row of activations; a warp calls it.
+
+        `half` are the columns of the weights from a gate to its up, 0 for neighbours.
+        """
+        # The sums that other lanes stored before are not to overtake these.
+        syncwarp()
+        var lane = lane_here()
+        for column in range(first, min(end, result.columns)):
+            comptime if is_gated:
+                var of_gate = UInt32(column) if half != 0 else UInt32(2) * UInt32(column)
+                var of_up = of_gate + (half if half != 0 else UInt32(1))
+                var gated = self.sum(row, of_gate, lane)
+                var up = self.sum(row, of_up, lane)
+                if result.has_bias():
+                    gated += result.bias_of[1](Int(of_gate))[0]
+                    up += result.bias_of[1](Int(of_up))[0]
+                var number = gate.of(SIMD[DType.float32, 1](gated), SIMD[DType.float32, 1](up))
+                if lane == 0:
+                    result.elements().store[1, 1](Int(result_row), Int(column), number)
+            else:
+                var sum = self.sum(row, UInt32(column), lane)
+                if lane == 0:
+                    result.store[1, 1](Int(result_row), Int(column), SIMD[DType.float32, 1](sum))
 
 
 @fieldwise_init
@@ -165,10 +305,10 @@ def store_marked_octets(
             for part in range(PARTS):
                 var octet, half = divmod(part, UInt32(TILE_ROWS // WARP_ROWS))
                 var columns = column // UInt32(WARP_ROWS) + half
-                var marks = (of_rows >> (octet * UInt32(OCTET))) & 0xFF
-                marks |= (of_columns >> (half * UInt32(WARP_ROWS))) & 0xFFFF
-                if marks != 0 and (octet + columns) % UInt32(WARPS) == warp:
+                var here = (of_rows >> (octet * UInt32(OCTET))) & 0xFF
+                var there = (of_columns >> (half * UInt32(WARP_ROWS))) & 0xFFFF
+                if here | there != 0 and (octet + columns) % UInt32(WARPS) == warp:
                     var first = row + octet * UInt32(OCTET)
                     operands.store_marked(
-                        a, w, result, TokenOctet(first, 1, end), columns * UInt32(WARP_ROWS)
+                        a, w, result, first, end, columns * UInt32(WARP_ROWS), here, there
                     )

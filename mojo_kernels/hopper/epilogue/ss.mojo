@@ -175,6 +175,7 @@ def store_marked_part[
             w,
             result,
             first_row + octet * UInt32(OCTET),
+            result.rows,
             first_column + set * UInt32(WARP_ROWS),
             of_rows >> (octet * UInt32(OCTET)) & 0xFF,
             of_columns >> (set % 2 * UInt32(WARP_ROWS)) & 0xFFFF,
@@ -364,5 +365,5 @@ def store_marked[
         var word = UInt32(Slot[columns_of(rows)].ROW_WORDS) + column // 32
         var of_columns = shuffle_idx(marks, word) >> (column % 32) & 0xFFFF
         operands.store_marked(
-            a, w, result, tile.row + row, tile.column + column, of_rows, of_columns
+            a, w, result, tile.row + row, result.rows, tile.column + column, of_rows, of_columns
         )

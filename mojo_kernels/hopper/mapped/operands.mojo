@@ -4,7 +4,7 @@ from std.builtin.device_passable import DeviceTypeEncoder
 
 from ...layouts import Plain
 from ...simt.arguments import Activations, Result, Weights
-from ..exact import TokenOctet, compute_marked
+from ..epilogue.fallback import TokenOctet, compute_marked
 from ..host.gemm import Scaling
 from ..gemm_operands import SsOperands
 from .scales import BATCH, FloatScales, is_extreme, is_too_large
@@ -71,11 +71,12 @@ struct FloatOperands[scaling: Scaling](SsOperands):
         w: Weights,
         result: Result,
         first_row: UInt32,
+        end_row: UInt32,
         first_column: UInt32,
         of_rows: UInt32,
         of_columns: UInt32,
     ):
-        var tokens = TokenOctet(first_row, 1, result.rows)
+        var tokens = TokenOctet(first_row, end_row)
         compute_marked[Plain](a, w, result, tokens, first_column, of_rows, of_columns)
 
     def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):

@@ -19,7 +19,7 @@ from ...simt.arguments import Result, Weights
 from ...simt.instructions import multiply_add
 from ...simt.views import flat_of
 from ..dense.stages import StagedRows
-from ..exact import TokenOctet
+from ..epilogue.fallback import TokenOctet
 from ..instructions.packed import pick_bytes
 from ..instructions.warp import any_lane, lane_here
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS

@@ -14,7 +14,6 @@ fallback's: of E5M2 block by block, of the others in float64, from what the call
 
 from max.gpu import thread_idx
 from max.gpu.primitives.grid_controls import wait_on_dependent_grids
-from max.gpu.primitives.warp import vote
 from std.builtin.device_passable import DeviceTypeEncoder
 from std.memory import bitcast
 
@@ -25,7 +24,7 @@ from ...simt.arguments import Activations, Result, Weights
 from ...simt.codec import decode_chunk, f32_of_scale, unpack
 from ...simt.views import flat_of, rows_of
 from ..dense.stages import StagedRows
-from ..exact import TokenOctet, compute_marked
+from ..epilogue.fallback import TokenOctet, compute_marked
 from ..gemm_operands import BlockFacts, MARK, RsOperands, SsOperands, Words
 from ..host.gemm import Scaling
 from ..host.workspace import PreparedPlaces, MANY_CHUNKS, MAX_CHUNKS, PREPARE_THREADS as THREADS
@@ -34,7 +33,7 @@ from ..instructions.shared_memory import any_thread, store_pair, store_quad, sto
 from ..instructions.warp import keep_branch, lane_here
 from ..layout import BLOCK, K_LANES, OPERANDS, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
 from ..plan import OperandType
-from ..shapes import OCTET, ROW_BYTES, WARP_ROWS
+from ..shapes import ROW_BYTES
 from .codes import (
     E5M2Table,
     NO_EXPONENT,
@@ -330,36 +329,22 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
 
     @always_inline
     def store_marked(
-        self, a: Activations, w: Weights, result: Result, tokens: TokenOctet, first_column: UInt32
-    ):
-        comptime if Self.IS_E5M2:
-            store_fallback[Self.ORDER](
-                self.left, self.exponents, UInt32(a.k), w, result, tokens, first_column
-            )
-        else:
-            var of_rows = vote[DType.uint32](
-                self.mark_of_token(min(tokens.row(lane_here() % UInt32(OCTET)), tokens.end - 1))
-            )
-            var column = min(first_column + lane_here() % UInt32(WARP_ROWS), result.columns - 1)
-            var exponents = self.exponents.of_b()
-            var of_columns = vote[DType.uint32](exponents[Int(column)] == NO_EXPONENT)
-            compute_marked[PreshuffledCuda](a, w, result, tokens, first_column, of_rows, of_columns)
-
-    @always_inline
-    def store_marked(
         self,
         a: Activations,
         w: Weights,
         result: Result,
         first_row: UInt32,
+        end_row: UInt32,
         first_column: UInt32,
         of_rows: UInt32,
         of_columns: UInt32,
     ):
-        var tokens = TokenOctet(first_row, 1, result.rows)
+        var tokens = TokenOctet(first_row, end_row)
         comptime if Self.IS_E5M2:
-            if of_rows | of_columns != 0 and first_row < result.rows:
-                self.store_marked(a, w, result, tokens, first_column)
+            if of_rows | of_columns != 0 and first_row < end_row:
+                store_fallback[Self.ORDER](
+                    self.left, self.exponents, UInt32(a.k), w, result, tokens, first_column
+                )
         else:
             compute_marked[PreshuffledCuda](a, w, result, tokens, first_column, of_rows, of_columns)
 

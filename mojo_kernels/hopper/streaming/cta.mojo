@@ -11,9 +11,8 @@ from max.gpu.sync import barrier
 
 from ...simt.arguments import Activations, Result
 from ...simt.routing import ExpertWeights, NO_EXPERT
-from ..exact import compute_exactly
 from ..experts.groups import RowTile
-from ..epilogue.exact import Fallback
+from ..epilogue.fallback import Fallback, compute_exactly
 from ..epilogue.target import Target
 from ..instructions.shared_memory import any_thread, load_word, shared_base, store_word
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
