@@ -38,7 +38,7 @@ from .scheduler import (
 
 
 @fieldwise_init
-struct StreamCta[CONFIG: StreamConfig](TrivialRegisterPassable):
+struct StreamCta[CONFIG: StreamConfig](Copyable):
     """What a CTA has, seen from one of its warps."""
 
     comptime IS_GROUPED = Self.CONFIG.is_grouped
@@ -332,50 +332,37 @@ struct StreamCta[CONFIG: StreamConfig](TrivialRegisterPassable):
 
 
 @no_inline
-def compute_again[
-    CONFIG: StreamConfig
-](
-    a: Activations,
-    is_aligned: UInt32,
-    scheduler: TileScheduler,
-    weights: ExpertWeights,
-    target: Target,
-    half: UInt32,
-    reciprocal: UInt32,
-    first_tile: UInt32,
-    end: UInt32,
-):
+def compute_again[CONFIG: StreamConfig](cta: StreamCta[CONFIG], first_tile: UInt32, end: UInt32):
     """Computes in float64 what bfloat16 cannot hold the operands of; all threads call it.
 
     Of grouped tiles, these are the rows that are marked, or all if it cannot hold a weight; of the
     one tile, all elements, which the CTAs of the cluster share.
     """
-    var cta = StreamCta[CONFIG].of(a, is_aligned, scheduler, weights, target, half, reciprocal)
     comptime COLUMNS, WARPS = UInt32(CONFIG.columns()), UInt32(CONFIG.warps())
     for tile in range(first_tile, end):
         var row_tile, column_tile = cta.place_of(UInt32(tile))
         var rows = cta.find(row_tile)
-        var all, first, step, result = True, cta.warp, WARPS, target.rows
+        var all, first, step, result = True, cta.warp, WARPS, cta.target.rows
         comptime if CONFIG.is_grouped:
             # All have stored their sums, which are not to overtake what comes here.
             cta.stage_tile(row_tile)
-            if rows.expert == scheduler.experts:
+            if rows.expert == cta.scheduler.experts:
                 continue
             all, result = cta.any_overflows_of(rows.expert, column_tile), cta.result()
         else:
             first += UInt32(block_idx.x) * WARPS
-            step *= scheduler.ranks
-        var matrix = weights.of(Int(rows.expert))
+            step *= cta.scheduler.ranks
+        var matrix = cta.weights.of(Int(rows.expert))
         for element in range(first, rows.rows * COLUMNS, step):
             var index, in_tile = divmod(UInt32(element), COLUMNS)
             var column = column_tile * COLUMNS + in_tile
             comptime if CONFIG.is_grouped:
                 if all or load_word(cta.memory.at(MARKS, index)) != 0:
                     var row = load_word(cta.memory.at(ROWS, index))
-                    Fallback(a, matrix, UInt32(weights.columns)).store[CONFIG.is_gated](
-                        Int(row // scheduler.rows_per_source),
-                        half,
-                        target.gate(),
+                    Fallback(cta.a, matrix, UInt32(cta.weights.columns)).store[CONFIG.is_gated](
+                        Int(row // cta.scheduler.rows_per_source),
+                        cta.half,
+                        cta.target.gate(),
                         result,
                         row,
                         column,
@@ -383,4 +370,4 @@ def compute_again[
                     )
             else:
                 var row = rows.before + index
-                compute_exactly(a, matrix, result, row, column, lane_here())
+                compute_exactly(cta.a, matrix, result, row, column, lane_here())

@@ -150,9 +150,7 @@ def gemm_streaming[
         is_inexact = load_word(cta.memory.at(OVERFLOW)) != 0
     if is_inexact:
         keep_branch()
-        compute_again[CONFIG](
-            a, is_aligned, scheduler, weights, target, half, reciprocal, first_tile, end
-        )
+        compute_again(cta.copy(), first_tile, end)
 
 
 # Launches.
