@@ -175,7 +175,9 @@ Hopper's builds on the room of any GPU.
         scheduler.mojo        which tiles of C a CTA computes, and which K: persistent, split-K, stream-K, lists
         gemm_rs_bf16.mojo     the warp-specialised kernel that decodes weights to bfloat16; its launch
         dispatch.mojo         the launch of what the host chose
-        quantize.mojo         quantize, two numbers at once
+        moe.mojo              products of experts: grouped ones and layers, their launches
+        codec.mojo            codes and floats as bfloat16 pairs, and floats as codes, two numbers at once
+        quantize.mojo         quantize, a kernel of its own
         instructions/         inline assembly, beside simt's of any NVIDIA GPU
             warp.mojo             of a warp: products, votes, what keeps work in its place
             packed.mojo           two 16-bit numbers in a register
@@ -212,9 +214,6 @@ Hopper's builds on the room of any GPU.
             cluster.mojo          cluster split-K: sums of all ranks
             stream_k.mojo         the fix-up of stream-K
             fallback.mojo         elements of C that operands or sums cannot give, in float64
-        operands/             how codes and floats become bfloat16 pairs
-            weights.mojo          codes to tensor core fragments
-            activations.mojo      floats and codes to pairs, two numbers at once
         streaming/            small M, dense and grouped: weights stream through registers
             kernel.mojo           the kernel, and the launches; layers of experts
             cta.mojo              a CTA: its tiles, how rows get to it and sums to C, the fallback
@@ -222,31 +221,24 @@ Hopper's builds on the room of any GPU.
             activations.mojo      rows in fragment order, staged by the CTA
             mainloop.mojo         codes on the way become fragments, and meet those of rows
             epilogue.mojo         sums over warps and clusters, bias, gate, store
-        dense/                rows made ready: where they lie
-            stages.mojo           rows that are ready, in the workspace
-        mapped/               rows of E4M3 under float scales on both sides
-            operands.mojo         both sides, as operands of the product
-            scales.mojo           float scales, where they lie
         prepare/              operand preparation: activations and weights as tensor cores take them
             kernel.mojo           the kernel: source x encoder x destination
             launch.mojo           products whose operands are prepared: the launches
+            experts.mojo          before FP8 products of experts: lists of rows, shared exponents
             source.mojo           rows of A, or places that rows are gathered to; their lanes
             e5m2.mojo             encoder: rows under a shared exponent
-            e4m3.mojo             encoders: 128 elements under one, and codes under float scales
+            e4m3.mojo             encoder: 128 elements under one
             bf16.mojo             encoder: rows in the order of decoded weights, a kernel of its own
+            float_scales.mojo     encoder: E4M3 under float scales; where they lie
             codes.mojo            codes as E5M2, E4M3 and bfloat16 under a larger scale
             exponents.mojo        shared exponents: where they lie, and those of weights
             weights.mojo          rows of B become stages
-            stores.mojo           where a lane's bytes of a row of A go
+            stages.mojo           stages in the workspace, and where a lane's bytes of a row go
             operands.mojo         rows that are ready, as operands of both main loops
             fallback.mojo         rows of E5M2 that share no exponent, block by block
         experts/              one of several matrices for each row
-            dispatch.mojo         grouped products and layers: the launches
             groups.mojo           which rows and whose weights, from sizes or ids
             slots.mojo            rows of slots added up
-        byte_experts/         the same of MXFP4 and MXFP8 activations, on FP8 tensor cores
-            dispatch.mojo         the launches
-            begin.mojo            lists of rows, and shared exponents of all rows of B
         host/                 what the host decides; no kernel, no instruction
             gemm.mojo             who takes a product, and grids, by kernel
             workspace.mojo        workspaces, by kernel

@@ -7,8 +7,7 @@ Arguments are valid by contract, see
 from ..backend import has_hopper
 from ..calls import QuantizeCall
 from ..experts import ExpertsProblem, GroupedProblem
-from ..hopper import dispatch as hopper
-from ..hopper.experts import dispatch as hopper_experts
+from ..hopper import dispatch as hopper, moe as hopper_experts
 from ..hopper.host import gemm, moe
 from ..hopper.plan import Plan
 from ..launch.grid import Workspace

@@ -15,13 +15,14 @@ away from below, and a row for which it is too large is left to the fallback, se
 """
 
 from std.builtin.device_passable import DevicePassable
+from std.memory import bitcast
 
 from ..launch.queue import DevicePointer
+from ..numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ..simt.arguments import Activations, Result, Weights
-from .dense.stages import StagedRows
 from .host.gemm import Scaling
 from .layout import GRANULE_BITS
-from .mapped.scales import BATCH
+from .prepare.stages import StagedRows
 
 comptime GRANULE_WORDS = 2
 """Words of a granule that a lane has: one of each of its two rows."""
@@ -31,6 +32,18 @@ comptime BlockFacts = SIMD[DType.uint32, 4]
 """What `fragment` wants to know of a block of a lane's two rows."""
 comptime MARK = Float32(-1)
 """Stands for the factor of a row that is left to the fallback, where factors are positive."""
+comptime BATCH = 4
+"""Stages whose factors are loaded at once: 16 bytes."""
+comptime LOG_LIFT = 40
+"""Products of a row's and a tile's factor are so many binary exponents larger in a kernel.
+
+What is then below float32's normal numbers, 2**-166, times the sums of 128 codes is nothing that
+bfloat16 or float16 could show.
+"""
+comptime LIFT = bitcast[DType.float32](UInt32((F32_EXPONENT_BIAS + LOG_LIFT) << F32_MANTISSA_BITS))
+comptime UNLIFT = bitcast[DType.float32](
+    UInt32((F32_EXPONENT_BIAS - LOG_LIFT) << F32_MANTISSA_BITS)
+)
 
 
 trait Operands(DevicePassable, TrivialRegisterPassable):

@@ -18,7 +18,7 @@ from ..simt.host import BFLOAT16, CHUNK, VECTOR_BYTES
 from ..simt.views import flat_of, rows_of
 from .instructions.packed import WORD_PAIRS
 from .layout import K_LANES, OPERANDS
-from .operands.activations import encode_neighbours, scale_of_neighbours
+from .codec import encode_neighbours, scale_of_neighbours
 
 comptime THREADS = 256
 """Threads of a group."""

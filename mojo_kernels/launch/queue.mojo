@@ -21,6 +21,7 @@ neither clears nor allocates.
 """
 
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
+from std.reflection import reflect
 
 from .grid import Grid, Workspace
 from .tensor_map import MappedRows, TensorMap
@@ -33,6 +34,19 @@ comptime DevicePointer[dtype: DType] = MutPointer[Scalar[dtype], MutUntrackedOri
 def device_pointer[dtype: DType](address: Int) -> DevicePointer[dtype]:
     """Returns the pointer to elements at `address`."""
     return DevicePointer[dtype](unsafe_from_address=address)
+
+
+trait KernelStruct(DevicePassable, TrivialRegisterPassable):
+    """A struct that kernels take by its bytes, as the host has it."""
+
+    comptime device_type: AnyType = Self
+
+    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
+        encoder.encode(self, target)
+
+    @staticmethod
+    def get_type_name() -> String:
+        return String(reflect[Self].name())
 
 
 @fieldwise_init

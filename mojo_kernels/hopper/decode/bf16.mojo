@@ -17,7 +17,7 @@ from ..instructions.packed import LOW_BYTES, join_bytes, multiply_pairs_by_half
 from ..instructions.shared_memory import load_pair, load_word, store_word
 from ..instructions.warp import any_lane, keep_branch
 from ..layout import K_LANES, TILE_ROWS
-from ..operands.weights import (
+from ..codec import (
     Rows,
     any_overflows,
     may_need_two_factors,

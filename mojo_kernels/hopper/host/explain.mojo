@@ -218,7 +218,7 @@ def _route(reason: StaticString) -> Explained:
 def _begin(reason: StaticString, weight_tiles: Int) -> Explained:
     """Returns the launch that lists rows, and finds what weights are divided by."""
     var grid = moe.grid_of_begin(weight_tiles)
-    return _explained("route", "hopper/byte_experts/begin.mojo", reason, grid)
+    return _explained("route", "hopper/prepare/experts.mojo", reason, grid)
 
 
 def _prepare(left: Left, lists: moe.ListPlaces, k: Int) -> Explained:

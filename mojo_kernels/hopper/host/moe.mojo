@@ -293,6 +293,10 @@ struct Memory(TrivialRegisterPassable):
     """Rows of slots, float32."""
     var num_bytes: Int
     """Enough for an address that is not aligned."""
+    var tile_rows: Int
+    """Rows of a tile, at most."""
+    var is_bytes: Bool
+    """Whether rows are prepared as bytes, for FP8 tensor cores."""
 
     @staticmethod
     def of(problem: GroupedProblem, address: Int) -> Self:
@@ -306,7 +310,7 @@ struct Memory(TrivialRegisterPassable):
             end = end_of(problem.left, lists, count, problem.n, problem.k, first)
         else:
             end = end_of_stages(lists, problem.k, first)
-        return Self(lists, first, first, end, end, end - address + ALIGNMENT)
+        return Self(lists, first, first, end, end, end - address + ALIGNMENT, tile_rows, is_bytes)
 
     @staticmethod
     def of(problem: ExpertsProblem, address: Int) -> Self:
@@ -326,7 +330,9 @@ struct Memory(TrivialRegisterPassable):
         var hidden_bytes = lists.num_places * inner * bytes_of(problem.left.dtype)
         var rows = align_up(hidden + hidden_bytes, ALIGNMENT)
         var end = rows + lists.num_places * width * bytes_of(Int(FLOAT32))
-        return Self(lists, first, second, hidden, rows, end - address + ALIGNMENT)
+        return Self(
+            lists, first, second, hidden, rows, end - address + ALIGNMENT, tile_rows, is_bytes
+        )
 
 
 def end_of_stages(lists: ListPlaces, k: Int, address: Int) -> Int:

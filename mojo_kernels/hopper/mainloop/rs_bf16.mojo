@@ -30,7 +30,7 @@ from ..instructions.wgmma import (
     multiply_fragment,
 )
 from ..layout import BLOCK
-from ..operands.weights import Rows
+from ..codec import Rows
 from ..pipeline.stages import RsRing
 from ..shapes import NUMBER_BYTES, ROW_BYTES, RsConfig, STEP_BLOCKS
 

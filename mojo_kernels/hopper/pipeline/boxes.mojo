@@ -23,8 +23,7 @@ from ..instructions.shared_memory import (
 )
 from ..instructions.warp import keep_branch, lane_here
 from ..shapes import ENTRIES, GROUPS, MARK_WORDS, PART_COLUMNS, PART_TOKENS, ROW_BYTES, columns_of
-from ..gemm_operands import SsOperands
-from ..mapped.scales import BATCH, LIFT, UNLIFT
+from ..gemm_operands import BATCH, LIFT, SsOperands, UNLIFT
 from ..scheduler import DenseScheduler, TileScheduler, WorkTile
 from .slots import TileFacts, store_float
 from .stages import SsRing, slot_of

@@ -20,22 +20,16 @@ from layout import Coord, Idx, TileTensor, row_major
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.primitives.warp import shuffle_xor
-from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.utils import StaticTuple
 
 from ...launch.grid import Grid, Workspace
-from ...launch.queue import DevicePointer, Queue, device_pointer
-from ...numbers.elements import Element
-from ...numbers.floats import round_to
-from ...numbers.scales import E8M0_LARGEST, E8M0_NAN
+from ...launch.queue import DevicePointer, KernelStruct, Queue, device_pointer
 from ...operands import Matrix
 from ...problem import Problem
 from ...simt.arguments import Activations
-from ...simt.codec import ANY_BITS, Chunk, element_of, f32_of_scale, rounded_chunk, scale_of_block
 from ...simt.host import BFLOAT16, CHUNK
 from ...simt.routing import NO_EXPERT
 from ...simt.views import NO_END, flat_of, rows_of
-from ..dense.stages import SWIZZLE
 from ..experts.groups import Lists
 from ..host.workspace import (
     CTA_CHUNKS,
@@ -49,22 +43,22 @@ from ..instructions.global_memory import clear_counters
 from ..instructions.packed import Pairs, WORD_PAIRS
 from ..instructions.shared_memory import any_thread
 from ..instructions.warp import keep_branch
-from ..layout import K_LANES, OPERANDS
-from ..operands.activations import (
+from ..layout import K_LANES
+from ..codec import (
     TokenPairs,
+    load_chunk,
     load_neighbours,
     load_token,
-    pairs_of_floats,
     pairs_of_neighbours,
 )
 from ..shapes import LANE_BYTES, PARTS, ROW_BYTES, num_steps_of
+from .stages import SWIZZLE
 
 
 @fieldwise_init
-struct BF16Stages(DevicePassable, TrivialRegisterPassable):
+struct BF16Stages(KernelStruct):
     """Rows in the workspace: stages, and the fallback flags of each row behind them."""
 
-    comptime device_type: AnyType = Self
     comptime Parts = TileTensor[
         DType.uint32,
         type_of(row_major(Coord((1, 1, 1, Idx[WORD_PAIRS])))),
@@ -94,13 +88,6 @@ struct BF16Stages(DevicePassable, TrivialRegisterPassable):
             device_pointer[DType.uint8](workspace),
             device_pointer[DType.uint8](workspace + bf16_stages_bytes(rows, k)),
         )
-
-    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
-        encoder.encode(self, target)
-
-    @staticmethod
-    def get_type_name() -> String:
-        return "BF16Stages"
 
 
 @always_inline
@@ -210,36 +197,6 @@ def prepare_bf16(problem: Problem, tile_rows: Int, mut queue: Some[Queue]) raise
     """Does so in a workspace that has nothing else."""
     var workspace = queue.workspace(Workspace(0, bf16_bytes(problem.m, problem.k)))
     return prepare_bf16(problem, tile_rows, workspace, 0, 0, queue)
-
-
-@always_inline
-def is_beyond(values: Chunk, scale: UInt32, element: Element) -> Bool:
-    """Says whether bfloat16 may not hold some numbers of a chunk under a scale."""
-    comptime BF16_SMALLEST = 6
-    """What the exponent of the smallest number of bfloat16 is below that of the scale 0."""
-    if scale == UInt32(E8M0_NAN):
-        return False
-    var is_large = Int(scale) + element.emax > E8M0_LARGEST
-    var is_small = Int(scale) + BF16_SMALLEST < -element.unit_exponent()
-    return is_large or (is_small and values.ne(0).reduce_or())
-
-
-@always_inline
-def load_chunk(a: Activations, is_aligned: Bool, row: Int, chunk: UInt32) -> TokenPairs:
-    """Loads eight elements of a row as the kind of the activations asks; whole warps call it."""
-    if is_aligned and a.dtype == BFLOAT16:
-        if a.is_kept() or a.format == Int32(OPERANDS.code()):
-            return pairs_of_neighbours(a, load_neighbours(a, UInt32(row), chunk))
-    keep_branch()
-    var x = a.floats().load[CHUNK, 1](row, Int(chunk) * CHUNK)
-    if a.is_kept():
-        return TokenPairs(pairs_of_floats(round_to[DType.bfloat16](x).cast[DType.float32]()), False)
-    var element = element_of[ANY_BITS](a.format)
-    var scale = scale_of_block(x, a.carry, element)
-    var values = rounded_chunk(x, scale, element)
-    if scale == UInt32(E8M0_NAN):
-        values = Chunk(f32_of_scale(scale))
-    return TokenPairs(pairs_of_floats(values), is_beyond(values, scale, element))
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))

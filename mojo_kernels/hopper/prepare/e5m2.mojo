@@ -18,12 +18,11 @@ from ...simt.arguments import Activations
 from ...simt.codec import encode_chunk, pack, scale_of_block
 from ...simt.host import BFLOAT16, CHUNK
 from ...simt.views import rows_of
-from ..dense.stages import StagedRows
 from ..host.workspace import LANE_CHUNKS, MANY_CHUNKS
 from ..instructions.packed import EXPONENT_UNIT, Pairs, multiply_pairs, pick_bytes
 from ..instructions.warp import keep_branch
 from ..layout import K_LANES, OPERANDS
-from ..operands.activations import (
+from ..codec import (
     encode_neighbours,
     load_neighbours,
     magnitude_of_block,
@@ -43,7 +42,7 @@ from .codes import (
 )
 from .exponents import SharedExponents
 from .source import LaneOfRow
-from .stores import LaneStores, Order, STEP_CHUNKS
+from .stages import LaneStores, Order, STEP_CHUNKS, StagedRows
 
 comptime BYTE_FIELDS = 96
 """What bfloat16's exponent field is larger by than that of E5M2, where the bits between are 011."""
@@ -60,13 +59,6 @@ def encode_row[
         keep_branch()
         return _encode_codes[CHUNKS, order](a, to, exponents, lane)
     _encode_bf16[CHUNKS, order](a, to, exponents, lane)
-
-
-@always_inline
-def _store_exponent(exponents: SharedExponents, lane: LaneOfRow, exponent: UInt8):
-    """Stores the shared exponent of a row."""
-    if lane.index == 0 and lane.is_there:
-        exponents.of_a()[Int(lane.row)] = exponent
 
 
 @always_inline
@@ -124,7 +116,7 @@ def _encode_bf16[
     if not is_shareable(exponent) or exponent - smallest > UInt32(E5M2_SPAN):
         keep_branch()
         return _encode_blocks[order](a, to, exponents, lane)
-    _store_exponent(exponents, lane, exponent.cast[DType.uint8]())
+    exponents.store_of_a(lane, exponent.cast[DType.uint8]())
 
     var factor = (UInt32(LARGEST_FIELD + E8M0_BIAS) - exponent) * EXPONENT_UNIT
     var to_field = Int32(LARGEST_FIELD - OPERANDS.element.emax) - Int32(exponent)
@@ -181,7 +173,7 @@ def _encode_blocks[
     var last = lane.last_chunk(row_chunks)
     var stores = LaneStores[order].of(to, lane)
     var table = E5M2Table.under(ZEROS_EXPONENT)
-    _store_exponent(exponents, lane, NO_EXPONENT)
+    exponents.store_of_a(lane, NO_EXPONENT)
     for i in range(ceildiv(to.num_steps * UInt32(STEP_CHUNKS), lane.lanes())):
         var chunk = lane.chunk(UInt32(i))
         var neighbours = load_neighbours(a, lane.source, min(chunk, last))
@@ -216,7 +208,7 @@ def _encode_codes[
     smallest = ~ends[1]
     var is_near = exponent <= smallest or exponent - smallest <= UInt32(E5M2_SPAN)
     var is_shared = is_shareable(exponent) and is_near
-    _store_exponent(exponents, lane, exponent.cast[DType.uint8]() if is_shared else NO_EXPONENT)
+    exponents.store_of_a(lane, exponent.cast[DType.uint8]() if is_shared else NO_EXPONENT)
     if not is_shared:
         keep_branch()
         comptime for i in range(CHUNKS):

@@ -26,6 +26,7 @@ from ..instructions.shared_memory import store_quad, store_word
 from ..instructions.warp import any_lane, keep_branch, lane_here
 from ..layout import BLOCK, K_LANES, ROW_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
 from .codes import NO_EXPONENT, ZEROS_EXPONENT, fits, is_shareable, scale_at
+from .source import LaneOfRow
 
 comptime ENDS_BYTES = 16
 """Bytes of the largest and smallest scales of a lane's four rows."""
@@ -63,6 +64,12 @@ struct SharedExponents(TrivialRegisterPassable):
     def of_a(self) -> Flat[DType.uint8]:
         """Views those of the rows of A."""
         return flat_of(self.first)
+
+    @always_inline
+    def store_of_a(self, lane: LaneOfRow, exponent: UInt8):
+        """Stores that of a lane's row of A."""
+        if lane.index == 0 and lane.is_there:
+            self.of_a()[Int(lane.row)] = exponent
 
     @always_inline
     def of_b(self) -> Flat[DType.uint8]:

@@ -18,7 +18,6 @@ from ...numbers.scales import E8M0_NAN
 from ...simt.arguments import Result, Weights
 from ...simt.instructions import multiply_add
 from ...simt.views import flat_of
-from ..dense.stages import StagedRows
 from ..epilogue.fallback import TokenOctet
 from ..instructions.packed import pick_bytes
 from ..instructions.warp import any_lane, lane_here
@@ -26,7 +25,7 @@ from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_
 from ..shapes import BYTE_STEP_BLOCKS as STEP_BLOCKS, OCTET
 from .codes import E5M2Table, EXPONENT_OF_ONE, NO_EXPONENT
 from .exponents import SharedExponents
-from .stores import Order
+from .stages import Order, StagedRows
 
 comptime PARTS = 2
 """Parts of a block in a stage: a lane has a word of each."""

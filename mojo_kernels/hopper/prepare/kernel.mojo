@@ -15,12 +15,11 @@ nothing of a whole row, have a kernel of their own, see `bf16`.
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
-from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import ceildiv
 from std.utils import StaticTuple
 
 from ...launch.grid import Grid
-from ...launch.queue import DevicePointer, Queue, device_pointer
+from ...launch.queue import DevicePointer, KernelStruct, Queue, device_pointer
 from ...problem import Problem
 from ...simt.arguments import Activations, Weights
 from ..host.workspace import (
@@ -41,10 +40,8 @@ comptime ROWS_BYTES = 8 * WARPS
 
 
 @fieldwise_init
-struct TilesOfB(DevicePassable, TrivialRegisterPassable):
+struct TilesOfB(KernelStruct):
     """Tiles of 32 rows of B, and the CTAs that share each."""
-
-    comptime device_type: AnyType = Self
 
     var w: Weights
     var tile_ctas: UInt32
@@ -64,15 +61,8 @@ struct TilesOfB(DevicePassable, TrivialRegisterPassable):
             Weights(device_pointer[DType.uint8](0), device_pointer[DType.uint8](0), 0), 1, 0
         )
 
-    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
-        encoder.encode(self, target)
 
-    @staticmethod
-    def get_type_name() -> String:
-        return "TilesOfB"
-
-
-trait PreparedOperands(DevicePassable, TrivialRegisterPassable):
+trait PreparedOperands(KernelStruct):
     """Where prepared rows go, and as what."""
 
     comptime HAS_A: Bool

@@ -41,11 +41,9 @@ from ..host.workspace import (
     workspace_of_mapped,
     workspace_of_prepared,
 )
-from ..mapped.operands import FloatOperands
-from ..mapped.scales import FloatScales
 from ..plan import Kernel, OperandType, Plan, takes_operands
 from ..shapes import DENSE_TOKENS, DIRECT_TOKENS, GROUPS, ROW_BYTES, columns_of
-from .e4m3 import FloatScaledRows
+from .float_scales import FloatOperands, FloatScaledRows, FloatScales
 from .kernel import TilesOfB, launch_prepare
 from .operands import PreparedRows
 from .source import SourceRows

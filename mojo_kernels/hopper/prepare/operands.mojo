@@ -12,49 +12,29 @@ share no exponent. Elements of C whose row of A or B shares none, or is no bfloa
 fallback's: of E5M2 block by block, of the others in float64, from what the caller gave.
 """
 
-from max.gpu import thread_idx
-from max.gpu.primitives.grid_controls import wait_on_dependent_grids
-from std.builtin.device_passable import DeviceTypeEncoder
 from std.memory import bitcast
 
 from ...launch.queue import DevicePointer, device_pointer
-from ...layouts import GRANULE_BYTES, PreshuffledCuda
+from ...layouts import PreshuffledCuda
 from ...numbers.floats import FLOAT_TYPES, float_code
 from ...simt.arguments import Activations, Result, Weights
-from ...simt.codec import decode_chunk, f32_of_scale, unpack
-from ...simt.views import flat_of, rows_of
-from ..dense.stages import StagedRows
+from ...simt.codec import f32_of_scale
+from ...simt.views import flat_of
 from ..epilogue.fallback import TokenOctet, compute_marked
 from ..gemm_operands import BlockFacts, MARK, RsOperands, SsOperands, Words
 from ..host.gemm import Scaling
-from ..host.workspace import PreparedPlaces, MANY_CHUNKS, MAX_CHUNKS, PREPARE_THREADS as THREADS
-from ..instructions.packed import BOTH_HALVES, multiply_pairs
-from ..instructions.shared_memory import any_thread, store_pair, store_quad, store_word
+from ..host.workspace import MANY_CHUNKS, MAX_CHUNKS, PreparedPlaces
 from ..instructions.warp import keep_branch, lane_here
-from ..layout import BLOCK, K_LANES, OPERANDS, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
+from ..layout import TILE_ROWS
 from ..plan import OperandType
-from ..shapes import ROW_BYTES
-from .codes import (
-    E5M2Table,
-    NO_EXPONENT,
-    NO_FACTOR,
-    are_lost_in_bf16,
-    bf16_of_codes,
-    e5m2_factor,
-    is_safe_in_bf16,
-    pick_codes,
-    scale_at,
-    scaled_down,
-)
-from .e4m3 import encode_codes, encode_floats
-from .e5m2 import encode_row
+from . import e4m3, e5m2
+from .codes import E5M2Table, NO_EXPONENT, NO_FACTOR, e5m2_factor, pick_codes, scale_at, scaled_down
 from .exponents import SHARED_BYTES as EXPONENTS_BYTES, SharedExponents, StageFactors
-from .exponents import find_exponents
 from .fallback import store_fallback
 from .kernel import ANY_CHUNKS, PreparedOperands, TilesOfB
 from .source import LaneOfRow
-from .stores import Order
-from .weights import SHARED_BYTES as STAGES_BYTES, StageRows, StagedOperands, Unit, store_tile
+from .stages import Order, StagedRows
+from .weights import SHARED_BYTES as STAGES_BYTES, TileOfB, inspect_tile
 
 
 @fieldwise_init
@@ -74,11 +54,10 @@ def _chunk_counts(operand: OperandType) -> List[Int]:
 
 @fieldwise_init
 struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
-    PreparedOperands, RsOperands, SsOperands, StagedOperands
+    PreparedOperands, RsOperands, SsOperands
 ):
     """Rows for tensor cores; codes of B have so many bits, and may be in the workspace."""
 
-    comptime device_type: AnyType = Self
     comptime IS_E5M2 = Self.operand == OperandType.E5M2
     comptime IS_E4M3 = Self.operand == OperandType.E4M3
     comptime IS_BF16 = Self.operand == OperandType.BF16
@@ -102,13 +81,8 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
     )
     """The order of K of rows of A."""
     comptime Rows = RowPair
-    comptime IN_WORKSPACE = Self.in_workspace
     comptime CODE_BITS = Self.bits
     comptime NUMBER_BYTES = 2 if Self.IS_BF16 else 1
-    comptime STAGE_CODES = ROW_BYTES // Self.NUMBER_BYTES
-    comptime GRANULES = 4 if Self.IS_E5M2 or Self.bits == 8 else 2
-    comptime BLOCKS = Self.GRANULES * GRANULE_BYTES * 8 // Self.bits // BLOCK
-    comptime PUT_BYTES = 16 if Self.IS_BF16 else (4 if Self.IS_E5M2 else 32 // Self.bits)
 
     var left: StagedRows
     """Rows of A, where they are in the workspace."""
@@ -142,78 +116,33 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
 
     @always_inline
     def encode[CHUNKS: Int, is_gathered: Bool](self, a: Activations, lane: LaneOfRow):
+        var to, exponents, factors = self.left, self.exponents, self.factors
         comptime if Self.IS_E5M2:
-            encode_row[CHUNKS, Self.ORDER](a, self.left, self.exponents, lane)
+            e5m2.encode_row[CHUNKS, Self.ORDER](a, to, exponents, lane)
         elif Self.IS_E4M3:
             comptime if not is_gathered:
                 if a.is_encoded():
-                    return encode_codes[Self.ORDER](
-                        a, self.left, self.exponents, self.factors, lane
-                    )
+                    return e4m3.encode_row[e4m3.CODES, Self.ORDER](a, to, exponents, factors, lane)
             comptime for dtype in FLOAT_TYPES:
                 if a.dtype == Int32(float_code(dtype)):
                     keep_branch()
-                    encode_floats[dtype, Self.ORDER](
-                        a, self.left, self.exponents, self.factors, lane
-                    )
+                    e4m3.encode_row[dtype, Self.ORDER](a, to, exponents, factors, lane)
 
     @always_inline
     def prepare_tile(self, b: TilesOfB, k: UInt32, tile: UInt32, cta: UInt32):
-        store_tile(self, b.w, k, tile, cta, b.tile_ctas)
+        comptime if Self.in_workspace:
+            var of_b = TileOfB[Self.operand, Self.bits].of(b.w, k, tile)
+            of_b.store(self.right, self.exponents, cta, b.tile_ctas)
+        else:
+            _ = inspect_tile[Self.operand, Self.bits](b.w, self.exponents, tile, k, cta)
 
     @always_inline
     def tokens(self) -> StagedRows:
         return self.left
 
     @always_inline
-    def weights(self) -> StagedRows:
-        return self.right
-
-    @always_inline
     def num_steps(self) -> UInt32:
         return self.right.num_steps
-
-    @always_inline
-    def inspect(self, w: Weights, tile: UInt32, k: UInt32, cta: UInt32) -> UInt32:
-        comptime if not Self.IS_BF16:
-            return find_exponents[Self.bits](w, self.exponents, tile, k)
-        wait_on_dependent_grids()
-        if cta == 0:
-            var is_any = any_thread[THREADS](_loses_any(w, tile, k))
-            if thread_idx.x == 0:
-                self.exponents.of_b()[Int(tile)] = UInt8(1) if is_any else UInt8(0)
-        return 0
-
-    @always_inline
-    def put[part: Int](self, unit: Unit[Self.GRANULES, Self.BLOCKS], rows: StageRows):
-        comptime BLOCK_GRANULES = Self.GRANULES // Self.BLOCKS
-        comptime for i in range(ROWS_PER_LANE):
-            var exponent = UInt32(0)
-            comptime if not Self.IS_BF16:
-                exponent = scale_at(unit.rows, UInt32(i))
-            comptime for block in range(Self.BLOCKS):
-                comptime first = BLOCK_GRANULES * block
-                comptime at = Self.GRANULES * part + first
-                var scale = scale_at(unit.scales[block], UInt32(i))
-                comptime if Self.IS_BF16:
-                    var factor = bitcast[DType.uint32](f32_of_scale(scale)) >> 16
-                    var numbers = bf16_of_codes(unit.words[ROWS_PER_LANE * first + i])
-                    store_quad(rows.at[i, 4 * at](), multiply_pairs(numbers, factor * BOTH_HALVES))
-                elif Self.bits == 4:
-                    var word = unit.words[ROWS_PER_LANE * first + i]
-                    var bytes = E5M2Table.under(exponent).bytes(word, scale)
-                    comptime if Self.IS_E5M2:
-                        store_word(rows.at[i, 2 * at](), bytes[0])
-                        store_word(rows.at[i, 2 * at + 1](), bytes[1])
-                    else:
-                        store_pair(rows.at[i, 2 * at](), bytes)
-                else:
-                    var words = SIMD[DType.uint32, BLOCK_GRANULES]()
-                    comptime for granule in range(BLOCK_GRANULES):
-                        words[granule] = unit.words[ROWS_PER_LANE * (first + granule) + i]
-                    words = scaled_down(words, exponent - scale)
-                    comptime for granule in range(BLOCK_GRANULES):
-                        store_word(rows.at[i, at + granule](), words[granule])
 
     @always_inline
     def rows_at(self, first: UInt32, second: UInt32, place: UInt32) -> RowPair:
@@ -348,13 +277,6 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
         else:
             compute_marked[PreshuffledCuda](a, w, result, tokens, first_column, of_rows, of_columns)
 
-    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
-        encoder.encode(self, target)
-
-    @staticmethod
-    def get_type_name() -> String:
-        return "PreparedRows"
-
 
 comptime E5M2Rows[in_workspace: Bool] = PreparedRows[OperandType.E5M2, 4, in_workspace]
 """MXFP4 on both sides."""
@@ -362,35 +284,3 @@ comptime E4M3Rows[bits: Int, in_workspace: Bool] = PreparedRows[
     OperandType.E4M3, bits, in_workspace
 ]
 """MXFP8 activations; weights of so many bits."""
-
-
-@always_inline
-def _loses_any(w: Weights, tile: UInt32, k: UInt32) -> Bool:
-    """Says whether an element that this thread is to look at is no bfloat16 number.
-
-    Codes are read only where scales are far from one.
-    """
-    comptime BLOCK_GRANULES = BLOCK * OPERANDS.element.bits // 8 // GRANULE_BYTES
-    var num_blocks = k // UInt32(BLOCK)
-    var all_words = rows_of(w.codes.unsafe_bitcast[UInt32](), TILE_BYTES // 4)
-    var all_scales = flat_of(w.scales.unsafe_bitcast[UInt32]())
-    var found = False
-    for i in range(UInt32(thread_idx.x), num_blocks * UInt32(ROW_LANES), UInt32(THREADS)):
-        var block, row_lane = divmod(i, UInt32(ROW_LANES))
-        block += tile * num_blocks
-        var scales = all_scales[Int(block) * ROW_LANES + Int(row_lane)]
-        comptime for row in range(ROWS_PER_LANE):
-            var scale = scale_at(scales, UInt32(row))
-            if not is_safe_in_bf16(scale):
-                keep_branch()
-                for word in range(BLOCK_GRANULES * K_LANES):
-                    var granule, k_lane = divmod(word, K_LANES)
-                    var lane = Int(row_lane) * K_LANES + k_lane
-                    var codes = all_words[
-                        Int(block) * BLOCK_GRANULES + granule, lane * ROWS_PER_LANE + row
-                    ]
-                    var values = decode_chunk(
-                        unpack[OPERANDS.element.bits](codes), materialize[OPERANDS.element]()
-                    )
-                    found |= are_lost_in_bf16(values, f32_of_scale(scale))
-    return found

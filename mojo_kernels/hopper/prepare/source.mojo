@@ -12,10 +12,9 @@ from layout import Coord
 from max.gpu import thread_idx
 from max.gpu.primitives.warp import shuffle_xor
 from max.gpu.sync import barrier
-from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import ceildiv
 
-from ...launch.queue import DevicePointer, device_pointer
+from ...launch.queue import DevicePointer, KernelStruct, device_pointer
 from ...simt.arguments import Activations
 from ...simt.codec import LANES_PER_BLOCK
 from ...simt.host import CHUNK
@@ -36,10 +35,8 @@ comptime LOG_WARP = 5
 
 
 @fieldwise_init
-struct SourceRows[is_gathered: Bool](DevicePassable, TrivialRegisterPassable):
+struct SourceRows[is_gathered: Bool](KernelStruct):
     """Rows of A one after the other, or places and the rows that go there."""
-
-    comptime device_type: AnyType = Self
 
     var num_rows: UInt32
     """Rows or places."""
@@ -86,13 +83,6 @@ struct SourceRows[is_gathered: Bool](DevicePassable, TrivialRegisterPassable):
                 source = UInt32(max(listed, 0))
         var index = thread & ((UInt32(1) << self.log_lanes) - 1)
         return LaneOfRow(self.log_lanes, index, row, source, is_there)
-
-    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
-        encoder.encode(self, target)
-
-    @staticmethod
-    def get_type_name() -> String:
-        return "SourceRows"
 
 
 @fieldwise_init

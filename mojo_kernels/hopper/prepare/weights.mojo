@@ -5,77 +5,45 @@ of 16 bytes of all rows, and put them together in shared memory:
 
     loaded    rows r, r + 8, r + 16, r + 24    bytes 4 t .. 4 t + 3 of a granule    in lane 4 r + t
     put       part p of row r, 16 bytes        at part p ^ (r % 8) of the row's 128 bytes
+
+Codes become E5M2 or E4M3 bytes under their row's shared exponent, which is found before, or bfloat16
+numbers.
 """
 
 from layout import Coord
 from max.gpu import thread_idx
+from max.gpu.primitives.grid_controls import wait_on_dependent_grids
 from max.gpu.sync import syncwarp
-from std.builtin.device_passable import DevicePassable
+from std.memory import bitcast
 
 from ...launch.queue import DevicePointer
 from ...layouts import GRANULE_BYTES
 from ...simt.arguments import Weights
-from ...simt.views import flat_of
-from ..dense.stages import StagedRows
-from ..host.workspace import PREPARE_WARPS as WARPS
-from ..instructions.shared_memory import load_quad, shared_base, store_quad
+from ...simt.codec import decode_chunk, f32_of_scale, unpack
+from ...simt.views import flat_of, rows_of
+from ..host.workspace import PREPARE_THREADS as THREADS, PREPARE_WARPS as WARPS
+from ..instructions.packed import BOTH_HALVES, multiply_pairs
+from ..instructions.shared_memory import any_thread, load_quad, shared_base
+from ..instructions.shared_memory import store_pair, store_quad, store_word
 from ..instructions.warp import keep_branch, lane_here, load_streaming
-from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
+from ..layout import BLOCK, K_LANES, OPERANDS, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
+from ..plan import OperandType
 from ..shapes import LANE_BYTES, PARTS, ROW_BYTES
+from .codes import (
+    E5M2Table,
+    are_lost_in_bf16,
+    bf16_of_codes,
+    is_safe_in_bf16,
+    scale_at,
+    scaled_down,
+)
+from .exponents import SharedExponents, find_exponents
+from .stages import StagedRows
 
 comptime TILE_WORDS = TILE_BYTES // 4
 """Words of a granule of all rows of a tile."""
 comptime SHARED_BYTES = WARPS * StageRows.NUM_BYTES
 """Shared memory of a CTA: a stage for each warp."""
-
-
-trait StagedOperands(DevicePassable, TrivialRegisterPassable):
-    """How rows of B become stages, and where those are in the workspace, if they are there."""
-
-    comptime IN_WORKSPACE: Bool
-    """Whether they are; else only what is known of rows."""
-    comptime CODE_BITS: Int
-    """Bits of a code of the right side."""
-    comptime STAGE_CODES: Int
-    """Codes of a row in a stage."""
-    comptime GRANULES: Int
-    """Granules of a unit: those that a lane loads together."""
-    comptime BLOCKS: Int
-    """Blocks of a unit, which have a scale byte a row."""
-    comptime PUT_BYTES: Int
-    """Bytes that the four lanes of a row put next to each other."""
-
-    def weights(self) -> StagedRows:
-        """Returns where the right side is in the workspace."""
-        ...
-
-    def num_steps(self) -> UInt32:
-        """Returns the stages of K."""
-        ...
-
-    def inspect(self, w: Weights, tile: UInt32, k: UInt32, cta: UInt32) -> UInt32:
-        """Finds shared exponents or fallback flags of a tile; all threads of a CTA of it call it.
-
-        Nothing is written before other kernels have ended, which may read what was there. Returns
-        what `put` wants to know of the lane's rows.
-        """
-        ...
-
-    def put[part: Int](self, unit: Unit[Self.GRANULES, Self.BLOCKS], rows: StageRows):
-        """Puts a unit to its place: some part of the 32 rows of a stage."""
-        ...
-
-
-@fieldwise_init
-struct Unit[granules: Int, blocks: Int](TrivialRegisterPassable):
-    """What a lane has of some granules of a tile."""
-
-    var words: SIMD[DType.uint32, ROWS_PER_LANE * Self.granules]
-    """Of each granule, a word of four rows."""
-    var scales: SIMD[DType.uint32, Self.blocks]
-    """Of each block, the scale bytes of four rows."""
-    var rows: UInt32
-    """What `inspect` found of the lane's rows."""
 
 
 @fieldwise_init
@@ -116,25 +84,45 @@ struct StageRows(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct TileUnits[Operands: StagedOperands](TrivialRegisterPassable):
-    """Where a lane finds what it has of a tile."""
+struct Unit[granules: Int, blocks: Int](TrivialRegisterPassable):
+    """What a lane has of some granules of a tile."""
 
-    comptime Unit = Unit[Self.Operands.GRANULES, Self.Operands.BLOCKS]
-    comptime GRANULE_CODES = GRANULE_BYTES * 8 // Self.Operands.CODE_BITS
+    var words: SIMD[DType.uint32, ROWS_PER_LANE * Self.granules]
+    """Of each granule, a word of four rows."""
+    var scales: SIMD[DType.uint32, Self.blocks]
+    """Of each block, the scale bytes of four rows."""
+
+
+@fieldwise_init
+struct TileOfB[operand: OperandType, bits: Int](TrivialRegisterPassable):
+    """A tile whose codes have so many bits, and where a lane finds what it has of it."""
+
+    comptime IS_E5M2 = Self.operand == OperandType.E5M2
+    comptime IS_BF16 = Self.operand == OperandType.BF16
+    comptime STAGE_CODES = ROW_BYTES // (2 if Self.IS_BF16 else 1)
+    """Codes of a row in a stage."""
+    comptime GRANULE_CODES = GRANULE_BYTES * 8 // Self.bits
     """Codes of a granule."""
-    comptime UNITS = Self.Operands.STAGE_CODES // Self.GRANULE_CODES // Self.Operands.GRANULES
+    comptime GRANULES = 4 if Self.IS_E5M2 or Self.bits == 8 else 2
+    """Granules of a unit: those that a lane loads together."""
+    comptime BLOCKS = Self.GRANULES * Self.GRANULE_CODES // BLOCK
+    """Blocks of a unit, which have a scale byte a row."""
+    comptime UNITS = Self.STAGE_CODES // Self.GRANULE_CODES // Self.GRANULES
     """Units of a stage."""
+    comptime PUT_BYTES = 16 if Self.IS_BF16 else (4 if Self.IS_E5M2 else 32 // Self.bits)
+    """Bytes that the four lanes of a row put next to each other."""
+    comptime Unit = Unit[Self.GRANULES, Self.BLOCKS]
     comptime Stage = Array[Self.Unit, Self.UNITS]
     """What a lane has of a stage."""
 
+    var w: Weights
+    var tile: UInt32
     var k: UInt32
     """Codes of a row."""
     var words: DevicePointer[DType.uint32]
     """The lane's first words."""
     var scales: DevicePointer[DType.uint32]
     """The lane's first scales."""
-    var rows: UInt32
-    """What `inspect` found of the lane's rows."""
 
     @staticmethod
     @always_inline
@@ -143,6 +131,8 @@ struct TileUnits[Operands: StagedOperands](TrivialRegisterPassable):
         var lane = lane_here()
         var num_granules = k // UInt32(Self.GRANULE_CODES)
         return Self(
+            w,
+            tile,
             k,
             w.codes.unsafe_bitcast[UInt32]().unsafe_offset(
                 Int(tile) * Int(num_granules) * TILE_WORDS + Int(lane) * ROWS_PER_LANE
@@ -150,16 +140,15 @@ struct TileUnits[Operands: StagedOperands](TrivialRegisterPassable):
             w.scales.unsafe_bitcast[UInt32]().unsafe_offset(
                 Int(tile) * Int(k // UInt32(BLOCK)) * ROW_LANES + Int(lane // UInt32(K_LANES))
             ),
-            0,
         )
 
     @always_inline
-    def load(self, operands: Self.Operands, step: UInt32) -> Self.Stage:
+    def load(self, step: UInt32, num_steps: UInt32) -> Self.Stage:
         """Loads a stage; the last stage, granules and blocks stand in for those past the end.
 
         So no load is under a condition, and nobody waits for it here.
         """
-        var there = min(step, operands.num_steps() - 1)
+        var there = min(step, num_steps - 1)
         var loaded = Self.Stage(uninitialized=True)
         comptime for part in range(Self.UNITS):
             loaded[part] = self._load_unit(there * UInt32(Self.UNITS) + UInt32(part))
@@ -168,46 +157,113 @@ struct TileUnits[Operands: StagedOperands](TrivialRegisterPassable):
     @always_inline
     def _load_unit(self, unit: UInt32) -> Self.Unit:
         """Loads a unit of a tile."""
-        var found = Self.Unit(0, 0, self.rows)
-        var first = unit * UInt32(Self.Operands.GRANULES)
+        var found = Self.Unit(0, 0)
+        var first = unit * UInt32(Self.GRANULES)
         var last = self.k // UInt32(Self.GRANULE_CODES) - 1
-        comptime for i in range(Self.Operands.GRANULES):
+        comptime for i in range(Self.GRANULES):
             var at = min(first + UInt32(i), last) * UInt32(TILE_WORDS)
             var loaded = load_streaming(self.words.unsafe_offset(Int(at)))
             comptime for row in range(ROWS_PER_LANE):
                 found.words[ROWS_PER_LANE * i + row] = loaded[row]
-        var first_block = unit * UInt32(Self.Operands.BLOCKS)
+        var first_block = unit * UInt32(Self.BLOCKS)
         var last_block = self.k // UInt32(BLOCK) - 1
-        comptime for i in range(Self.Operands.BLOCKS):
+        comptime for i in range(Self.BLOCKS):
             var at = min(first_block + UInt32(i), last_block) * UInt32(ROW_LANES)
             found.scales[i] = flat_of(self.scales)[Int(at)]
         return found
 
+    @staticmethod
     @always_inline
-    def clear_tail(self, rows: StageRows, step: UInt32):
-        """Makes zeros of what is past the end of K in a stage."""
-        comptime PART_CODES = Self.Operands.STAGE_CODES // PARTS
-        var end = self.k - step * UInt32(Self.Operands.STAGE_CODES)
-        if end < UInt32(Self.Operands.STAGE_CODES):
-            keep_branch()
-            rows.clear_from(end // UInt32(PART_CODES))
+    def put[part: Int](unit: Self.Unit, exponents: UInt32, rows: StageRows):
+        """Puts a unit to its place: some part of the 32 rows of a stage."""
+        comptime BLOCK_GRANULES = Self.GRANULES // Self.BLOCKS
+        comptime for i in range(ROWS_PER_LANE):
+            var exponent = UInt32(0)
+            comptime if not Self.IS_BF16:
+                exponent = scale_at(exponents, UInt32(i))
+            comptime for block in range(Self.BLOCKS):
+                comptime first = BLOCK_GRANULES * block
+                comptime at = Self.GRANULES * part + first
+                var scale = scale_at(unit.scales[block], UInt32(i))
+                comptime if Self.IS_BF16:
+                    var factor = bitcast[DType.uint32](f32_of_scale(scale)) >> 16
+                    var numbers = bf16_of_codes(unit.words[ROWS_PER_LANE * first + i])
+                    store_quad(rows.at[i, 4 * at](), multiply_pairs(numbers, factor * BOTH_HALVES))
+                elif Self.bits == 4:
+                    var word = unit.words[ROWS_PER_LANE * first + i]
+                    var bytes = E5M2Table.under(exponent).bytes(word, scale)
+                    comptime if Self.IS_E5M2:
+                        store_word(rows.at[i, 2 * at](), bytes[0])
+                        store_word(rows.at[i, 2 * at + 1](), bytes[1])
+                    else:
+                        store_pair(rows.at[i, 2 * at](), bytes)
+                else:
+                    var words = SIMD[DType.uint32, BLOCK_GRANULES]()
+                    comptime for granule in range(BLOCK_GRANULES):
+                        words[granule] = unit.words[ROWS_PER_LANE * (first + granule) + i]
+                    words = scaled_down(words, exponent - scale)
+                    comptime for granule in range(BLOCK_GRANULES):
+                        store_word(rows.at[i, at + granule](), words[granule])
+
+    @always_inline
+    def store(self, stages: StagedRows, exponents: SharedExponents, cta: UInt32, tile_ctas: UInt32):
+        """Writes the stages of a CTA to the workspace, of so many that share the tile.
+
+        A warp takes a stage and puts it together in shared memory. Meanwhile the next one is on
+        the way, and the first one while rows are inspected.
+        """
+        var num_steps = stages.num_steps
+        var loaded = self.load(_first_step(cta), num_steps)
+        var of_rows = inspect_tile[Self.operand, Self.bits](
+            self.w, exponents, self.tile, self.k, cta
+        )
+        var warp = UInt32(thread_idx.x) // 32
+        var lane = lane_here()
+        var base = shared_base() + warp * UInt32(StageRows.NUM_BYTES)
+        var rows = StageRows.of[Self.PUT_BYTES](base)
+        var first_row = self.tile * UInt32(TILE_ROWS)
+        var turn = tile_ctas * UInt32(WARPS)
+        for step in range(_first_step(cta), num_steps, turn):
+            comptime for part in range(Self.UNITS):
+                Self.put[part](loaded[part], of_rows, rows)
+            loaded = self.load(UInt32(step) + turn, num_steps)
+            var end = self.k - UInt32(step) * UInt32(Self.STAGE_CODES)
+            if end < UInt32(Self.STAGE_CODES):
+                keep_branch()
+                rows.clear_from(end // UInt32(Self.STAGE_CODES // PARTS))
+            syncwarp()
+            # Eight lanes have a row; a lane has rows four apart, so that two of eight are its own.
+            comptime LANE_ROWS = 32 // PARTS
+            var row, part = divmod(lane, UInt32(PARTS))
+            comptime for i in range(StageRows.NUM_BYTES // (32 * LANE_BYTES)):
+                comptime octet, first = divmod(LANE_ROWS * i, 8)
+                var in_octet = UInt32(first) + row
+                var place = stages.part(first_row + in_octet, UInt32(step), part ^ in_octet)
+                place = place.unsafe_offset(octet * Int(stages.octet_bytes()))
+                var at = (UInt32(32 * i) + lane) * UInt32(LANE_BYTES)
+                flat_of(place.unsafe_bitcast[UInt32]()).store[alignment=LANE_BYTES](
+                    Coord(0), load_quad(rows.base + at)
+                )
+            syncwarp()
 
 
 @always_inline
-def store_tile[
-    Operands: StagedOperands, //
-](operands: Operands, w: Weights, k: UInt32, tile: UInt32, cta: UInt32, tile_ctas: UInt32):
-    """Prepares a tile, together with the other CTAs that share it."""
-    comptime if Operands.IN_WORKSPACE:
-        # The first stage is on the way while rows are inspected.
-        var units = TileUnits[Operands].of(w, k, tile)
-        var loaded = units.load(operands, _first_step(cta))
-        units.rows = operands.inspect(w, tile, k, cta)
-        comptime for part in range(units.UNITS):
-            loaded[part].rows = units.rows
-        _store_stages(operands, units, loaded^, tile, cta, tile_ctas)
-    else:
-        _ = operands.inspect(w, tile, k, cta)
+def inspect_tile[
+    operand: OperandType, bits: Int
+](w: Weights, exponents: SharedExponents, tile: UInt32, k: UInt32, cta: UInt32) -> UInt32:
+    """Finds shared exponents or the fallback flag of a tile; all threads of a CTA of it call it.
+
+    Nothing is written before other kernels have ended, which may read what was there. Returns the
+    exponents of the lane's rows, a byte each.
+    """
+    comptime if operand != OperandType.BF16:
+        return find_exponents[bits](w, exponents, tile, k)
+    wait_on_dependent_grids()
+    if cta == 0:
+        var is_any = any_thread[THREADS](_loses_any(w, tile, k))
+        if thread_idx.x == 0:
+            exponents.of_b()[Int(tile)] = UInt8(1) if is_any else UInt8(0)
+    return 0
 
 
 @always_inline
@@ -217,43 +273,32 @@ def _first_step(cta: UInt32) -> UInt32:
 
 
 @always_inline
-def _store_stages[
-    Operands: StagedOperands, //
-](
-    operands: Operands,
-    units: TileUnits[Operands],
-    var loaded: TileUnits[Operands].Stage,
-    tile: UInt32,
-    cta: UInt32,
-    tile_ctas: UInt32,
-):
-    """Writes a tile's stages to the workspace: those of a CTA, of so many that share the tile.
+def _loses_any(w: Weights, tile: UInt32, k: UInt32) -> Bool:
+    """Says whether an element that this thread is to look at is no bfloat16 number.
 
-    A warp takes a stage, the one of `_first_step` is loaded, and puts it together in shared memory.
-    Meanwhile the next one is on the way.
+    Codes are read only where scales are far from one.
     """
-    var warp = UInt32(thread_idx.x) // 32
-    var lane = lane_here()
-    var rows = StageRows.of[Operands.PUT_BYTES](shared_base() + warp * UInt32(StageRows.NUM_BYTES))
-    var stages = operands.weights()
-    var first_row = tile * UInt32(TILE_ROWS)
-    var turn = tile_ctas * UInt32(WARPS)
-    for step in range(_first_step(cta), operands.num_steps(), turn):
-        comptime for part in range(units.UNITS):
-            operands.put[part](loaded[part], rows)
-        loaded = units.load(operands, UInt32(step) + turn)
-        units.clear_tail(rows, UInt32(step))
-        syncwarp()
-        # Eight lanes have a row; a lane has rows four apart, so that two of eight are its own.
-        comptime LANE_ROWS = 32 // PARTS
-        var row, part = divmod(lane, UInt32(PARTS))
-        comptime for i in range(StageRows.NUM_BYTES // (32 * LANE_BYTES)):
-            comptime octet, first = divmod(LANE_ROWS * i, 8)
-            var in_octet = UInt32(first) + row
-            var place = stages.part(first_row + in_octet, UInt32(step), part ^ in_octet)
-            place = place.unsafe_offset(octet * Int(stages.octet_bytes()))
-            var at = (UInt32(32 * i) + lane) * UInt32(LANE_BYTES)
-            flat_of(place.unsafe_bitcast[UInt32]()).store[alignment=LANE_BYTES](
-                Coord(0), load_quad(rows.base + at)
-            )
-        syncwarp()
+    comptime BLOCK_GRANULES = BLOCK * OPERANDS.element.bits // 8 // GRANULE_BYTES
+    var num_blocks = k // UInt32(BLOCK)
+    var all_words = rows_of(w.codes.unsafe_bitcast[UInt32](), TILE_BYTES // 4)
+    var all_scales = flat_of(w.scales.unsafe_bitcast[UInt32]())
+    var found = False
+    for i in range(UInt32(thread_idx.x), num_blocks * UInt32(ROW_LANES), UInt32(THREADS)):
+        var block, row_lane = divmod(i, UInt32(ROW_LANES))
+        block += tile * num_blocks
+        var scales = all_scales[Int(block) * ROW_LANES + Int(row_lane)]
+        comptime for row in range(ROWS_PER_LANE):
+            var scale = scale_at(scales, UInt32(row))
+            if not is_safe_in_bf16(scale):
+                keep_branch()
+                for word in range(BLOCK_GRANULES * K_LANES):
+                    var granule, k_lane = divmod(word, K_LANES)
+                    var lane = Int(row_lane) * K_LANES + k_lane
+                    var codes = all_words[
+                        Int(block) * BLOCK_GRANULES + granule, lane * ROWS_PER_LANE + row
+                    ]
+                    var values = decode_chunk(
+                        unpack[OPERANDS.element.bits](codes), materialize[OPERANDS.element]()
+                    )
+                    found |= are_lost_in_bf16(values, f32_of_scale(scale))
+    return found

@@ -15,12 +15,12 @@ from max.gpu import thread_idx
 
 from ...simt.arguments import Activations
 from ...simt.host import BFLOAT16
-from ..prepare.bf16 import load_chunk
 from ..instructions.packed import Pairs, WORD_PAIRS
 from ..instructions.shared_memory import TileAddresses, load_word, store_quad, store_word
 from ..instructions.warp import keep_branch
 from ..layout import K_LANES
-from ..operands.activations import (
+from ..codec import (
+    load_chunk,
     TokenPairs,
     in_fragment_order,
     load_neighbours,

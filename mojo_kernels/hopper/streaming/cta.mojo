@@ -17,7 +17,7 @@ from ..epilogue.target import Target
 from ..instructions.shared_memory import any_thread, load_word, shared_base, store_word
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..layout import BLOCK, K_LANES, TILE_ROWS
-from ..operands.weights import any_overflows
+from ..codec import any_overflows
 from ..shapes import (
     STREAM_HEADER_BYTES,
     StreamConfig,

@@ -41,7 +41,7 @@ from ..host import gemm, moe
 from ..instructions.shared_memory import load_word, store_word
 from ..instructions.warp import FRAGMENT_SUMS, keep_branch, lane_here
 from ..layout import BLOCK, K_LANES, TILE_ROWS
-from ..operands.weights import may_need_two_factors
+from ..codec import may_need_two_factors
 from ..plan import Plan
 from ..shapes import (
     MAX_ROW_FRAGMENTS,

@@ -29,7 +29,7 @@ from ..instructions.warp import (
     multiply_add,
 )
 from ..layout import K_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
-from ..operands.weights import Rows, any_overflows, decode_rows, decode_rows_of_any
+from ..codec import Rows, any_overflows, decode_rows, decode_rows_of_any
 from ..shapes import (
     MAX_ROW_FRAGMENTS,
     StreamConfig,

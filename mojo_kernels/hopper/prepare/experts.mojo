@@ -1,32 +1,30 @@
-"""What is known before the first product: who has which rows, and shared exponents of all rows of B.
+"""What comes before the first FP8 product of experts: lists of rows, shared exponents of all rows of B.
 
-One kernel: its first CTA makes the lists of `experts.groups`; of the others each warp takes tiles of 32
-rows of B, whose scales it reads. Weights need not be searched for the experts that are
-hit: few rows of each, which miss some, are for `streaming`.
+One kernel: its first CTA makes the lists of `experts.groups`; of the others each warp takes tiles of
+32 rows of B, whose scales it reads. Weights need not be searched for the experts that are hit: few
+rows of each, which miss some, are for `streaming`.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
-from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import ceildiv
 from std.utils import StaticTuple
 
 from ...experts import Experts
+from ...launch.queue import KernelStruct
 from ...simt.routing import ExpertWeights, Groups, Slots
 from ..experts.groups import Lists, list_groups, list_slots
 from ..host.moe import LIST_THREADS as THREADS, LIST_WARPS as WARPS
 from ..layout import TILE_ROWS
-from ..prepare.exponents import SharedExponents, find_exponents_of_warp
+from .exponents import SharedExponents, find_exponents_of_warp
 
 comptime WEIGHT_BITS = 4
 """Bits of a code of the weights."""
 
 
 @fieldwise_init
-struct Matrices(DevicePassable, TrivialRegisterPassable):
+struct Matrices(KernelStruct):
     """The right sides of a product, and where the shared exponents of their rows go."""
-
-    comptime device_type: AnyType = Self
 
     var weights: ExpertWeights
     var exponents: SharedExponents
@@ -40,13 +38,6 @@ struct Matrices(DevicePassable, TrivialRegisterPassable):
         """Returns weights [n, k] of each expert."""
         var tiles = UInt32(ceildiv(n, TILE_ROWS))
         return Self(ExpertWeights(experts, n), exponents, tiles, UInt32(k))
-
-    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
-        encoder.encode(self, target)
-
-    @staticmethod
-    def get_type_name() -> String:
-        return "Matrices"
 
     @always_inline
     def num_tiles(self) -> UInt32:

@@ -1,44 +1,150 @@
-"""Rows of activations ("tokens") as bfloat16 pairs: kept, rounded to MXFP4 values, or decoded.
+"""Codes and floats as bfloat16 pairs, two numbers at once, and floats as codes.
 
-Four neighbouring lanes hold a block, eight elements each. Numbers that come as bfloat16 are
-rounded two at a time, as they lie in memory; all else goes the way of any GPU, eight float32 at
-a time. What comes out are pairs in the order of the weights' pairs, k and k + 4 in one register.
+Weights come as words of codes, k = 0 .. 7 of a row. Each pair of codes that are four apart becomes
+one register of two bfloat16 numbers: exponent and mantissa bits of a code, put on the lowest
+exponent bits, make a number that is exact but 2**126 too small, and one multiplication by the
+block's factor makes it right.
+
+    pair        0         1         2         3
+    codes of    k0, k4    k1, k5    k2, k6    k3, k7
+
+Factors are powers of two, a bfloat16 in both halves of a register. Scales above two, rare in
+weights, need two of them; at the two largest scales the codes 4 and 6 do not fit and the caller has
+to compute another way.
+
+Rows of A are kept, rounded to MXFP4 values, or decoded. Four neighbouring lanes hold a block, eight
+elements each. Numbers that come as bfloat16 are rounded two at a time, as they lie in memory; all
+else goes the way of any GPU, eight float32 at a time. What comes out are pairs in the order of the
+weights' pairs.
 """
 
 from layout import Coord
 from max.gpu.primitives.warp import shuffle_xor
 from std.memory import bitcast
 
-from ...numbers.rounding import scale_from_amax
-from ...numbers.scales import E8M0_NAN
-from ...simt.arguments import Activations
-from ...simt.codec import Chunk, encode_chunk, f32_of_scale, pack, rounded_chunk
-from ...simt.codec import scale_of_block
-from ...simt.host import BFLOAT16, CHUNK
-from ...simt.views import rows_of
-from ..instructions.packed import (
+from ..numbers.elements import Element
+from ..numbers.floats import round_to
+from ..numbers.rounding import scale_from_amax
+from ..numbers.scales import E8M0_BIAS, E8M0_LARGEST, E8M0_NAN
+from ..simt.arguments import Activations
+from ..simt.codec import ANY_BITS, Chunk, element_of, encode_chunk, f32_of_scale, pack
+from ..simt.codec import rounded_chunk, scale_of_block
+from ..simt.host import BFLOAT16, CHUNK
+from ..simt.tiles.numbers import unscaled_pairs as portable_pairs
+from ..simt.views import rows_of
+from .instructions.packed import (
     BF16_MANTISSA_BITS,
     BOTH_HALVES,
     EXPONENT_UNIT,
+    LOW_BYTES,
     Pairs,
     WORD_PAIRS,
     join_halves,
     larger_magnitude,
     limit_magnitude,
+    multiply_pairs,
+    multiply_pairs_by_half,
+    multiply_sum,
     packed_add,
     packed_max,
     packed_min,
     packed_multiply_add,
 )
-from ..instructions.warp import keep_branch
-from ..layout import BLOCK, K_LANES, OPERANDS
-from ..shapes import LANE_BYTES
-from .weights import overflows, scaled_pairs_of_any
+from .instructions.warp import keep_branch
+from .layout import BLOCK, K_LANES, OPERANDS, ROWS_PER_LANE
+from .shapes import LANE_BYTES
 
 comptime ELEMENT = OPERANDS.element
 """What numbers are rounded to."""
 comptime MAGNITUDES = UInt32(0x7FFF) * BOTH_HALVES
 """The bits of bfloat16 pairs that are no signs."""
+comptime Rows[count: Int] = Array[Pairs, count]
+"""Decoded words of some rows."""
+comptime WORD_SCALES = 4
+"""Scale bytes of a word."""
+comptime MAX_SINGLE_SCALE = 128
+"""The largest scale byte that one factor can apply."""
+comptime MAX_EXACT_SCALE = 252
+"""The largest scale byte under which bfloat16 and float32 hold every code."""
+
+
+# Weights.
+
+
+@always_inline
+def unscaled_pairs(word: UInt32) -> Pairs:
+    """Returns the codes of a word as bfloat16 pairs, all 2**126 too small."""
+    return portable_pairs[OPERANDS.element](SIMD[DType.uint32, 1](word))
+
+
+@always_inline
+def single_factor(scale_halves: UInt32) -> UInt32:
+    """Returns the factor of a scale byte up to `MAX_SINGLE_SCALE`: 2**(scale - 1)."""
+    comptime BEFORE_ONE = UInt32(E8M0_BIAS - 1) * EXPONENT_UNIT
+    # One instruction; as a shift and a sum, the shift is moved before what isolates the bytes.
+    return multiply_sum[1 << BF16_MANTISSA_BITS](scale_halves, BEFORE_ONE)
+
+
+@always_inline
+def may_need_two_factors(scales: UInt32) -> Bool:
+    """Says, with less work, whether any of four scale bytes is `MAX_SINGLE_SCALE` or more."""
+    comptime TOP_BITS = UInt32(0x80808080)
+    return scales & TOP_BITS != 0
+
+
+@always_inline
+def scaled_pairs_of_any(word: UInt32, scale: UInt32) -> Pairs:
+    """Decodes a word under any scale byte, with two factors."""
+    comptime NAN = UInt32(0x7FC0) * BOTH_HALVES
+    var first = multiply_pairs(
+        unscaled_pairs(word),
+        single_factor(min(scale, UInt32(MAX_SINGLE_SCALE)) * BOTH_HALVES),
+    )
+    var second = (max(scale, UInt32(MAX_SINGLE_SCALE)) - 1) * EXPONENT_UNIT
+    return multiply_pairs(first, NAN if scale == UInt32(E8M0_NAN) else second)
+
+
+@always_inline
+def decode_rows(words: SIMD[DType.uint32, ROWS_PER_LANE], scales: UInt32) -> Rows[ROWS_PER_LANE]:
+    """Decodes the words of a lane's four rows under scales that one factor applies."""
+    var decoded = Rows[ROWS_PER_LANE](uninitialized=True)
+    comptime for odd in range(2):
+        # The factors of rows `odd` and `odd` + 2.
+        var factors = single_factor((scales >> UInt32(8 * odd)) & LOW_BYTES)
+        comptime for upper in range(2):
+            comptime row = odd + 2 * upper
+            decoded[row] = multiply_pairs_by_half[upper == 1](unscaled_pairs(words[row]), factors)
+    return decoded^
+
+
+@always_inline
+def decode_rows_of_any(
+    words: SIMD[DType.uint32, ROWS_PER_LANE], scales: UInt32
+) -> Rows[ROWS_PER_LANE]:
+    """Decodes the words of a lane's four rows under any scales."""
+    var decoded = Rows[ROWS_PER_LANE](uninitialized=True)
+    comptime for row in range(ROWS_PER_LANE):
+        var scale = (scales >> UInt32(8 * row)) & 0xFF
+        decoded[row] = scaled_pairs_of_any(words[row], scale)
+    return decoded^
+
+
+@always_inline
+def overflows(scale: UInt32) -> Bool:
+    """Says whether some codes under a scale byte are too large for bfloat16."""
+    return scale > UInt32(MAX_EXACT_SCALE) and scale != UInt32(E8M0_NAN)
+
+
+@always_inline
+def any_overflows(scales: UInt32) -> Bool:
+    """Says whether some codes under one of four scale bytes are too large."""
+    var result = False
+    comptime for i in range(WORD_SCALES):
+        result |= overflows((scales >> UInt32(8 * i)) & 0xFF)
+    return result
+
+
+# Rows of A.
 
 
 @fieldwise_init
@@ -248,3 +354,33 @@ def load_token(a: Activations, token: UInt32, chunk: UInt32) -> TokenPairs:
     var x = a.floats().load[CHUNK, CHUNK](Int(token), Int(chunk) * CHUNK)
     var scale = scale_of_block(x, a.carry, materialize[ELEMENT]())
     return TokenPairs(pairs_of_floats(rounded_or_nan(x, scale)), overflows(scale))
+
+
+@always_inline
+def is_beyond(values: Chunk, scale: UInt32, element: Element) -> Bool:
+    """Says whether bfloat16 may not hold some numbers of a chunk under a scale."""
+    comptime BF16_SMALLEST = 6
+    """What the exponent of the smallest number of bfloat16 is below that of the scale 0."""
+    if scale == UInt32(E8M0_NAN):
+        return False
+    var is_large = Int(scale) + element.emax > E8M0_LARGEST
+    var is_small = Int(scale) + BF16_SMALLEST < -element.unit_exponent()
+    return is_large or (is_small and values.ne(0).reduce_or())
+
+
+@always_inline
+def load_chunk(a: Activations, is_aligned: Bool, row: Int, chunk: UInt32) -> TokenPairs:
+    """Loads eight elements of a row as the kind of the activations asks; whole warps call it."""
+    if is_aligned and a.dtype == BFLOAT16:
+        if a.is_kept() or a.format == Int32(OPERANDS.code()):
+            return pairs_of_neighbours(a, load_neighbours(a, UInt32(row), chunk))
+    keep_branch()
+    var x = a.floats().load[CHUNK, 1](row, Int(chunk) * CHUNK)
+    if a.is_kept():
+        return TokenPairs(pairs_of_floats(round_to[DType.bfloat16](x).cast[DType.float32]()), False)
+    var element = element_of[ANY_BITS](a.format)
+    var scale = scale_of_block(x, a.carry, element)
+    var values = rounded_chunk(x, scale, element)
+    if scale == UInt32(E8M0_NAN):
+        values = Chunk(f32_of_scale(scale))
+    return TokenPairs(pairs_of_floats(values), is_beyond(values, scale, element))

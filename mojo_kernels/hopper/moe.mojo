@@ -1,0 +1,217 @@
+"""Products of experts on Hopper, one launch after the other: grouped products, and layers.
+
+    grouped    list rows, prepare, multiply
+    layer      list rows, prepare, multiply with a gate, prepare, multiply, add slots
+
+    rows of A become      rows are listed by                 prepared by            multiplied by
+    bfloat16              lay_out_groups, route_slots        prepare_bf16_places    gemm_rs_bf16
+    E5M2, E4M3            begin_groups, begin_slots, with    prepare_operands       gemm_rs_fp8
+                          exponents of all rows of B
+
+Few rows of each expert are for `streaming`, which has launches of its own. Who takes what, and where
+things lie, is decided in `host.moe`.
+"""
+
+from std.math import align_up
+
+from ..experts import Experts, ExpertsProblem, GroupedProblem
+from ..launch.queue import Queue, device_pointer
+from ..numbers.gates import Gate
+from ..problem import Known, Left
+from ..simt import experts as portable
+from ..simt.arguments import Activations, Result
+from ..simt.host import FLOAT32, is_left_aligned
+from ..simt.routing import ExpertWeights, Groups, Slots
+from .epilogue.target import Target
+from .experts import groups, slots
+from .experts.groups import Lists
+from .experts.slots import Places
+from .gemm_rs_bf16 import gemm_rs_bf16
+from .gemm_rs_fp8 import gemm_rs_fp8
+from .host.gemm import MXFP8
+from .host.moe import (
+    Memory,
+    TILE_ROWS,
+    grid_of_begin,
+    grid_of_bytes,
+    grid_of_lists,
+    grid_of_stages,
+    grid_of_tiles,
+    may_take_operands,
+    num_groups_of,
+    streaming_takes,
+    supports,
+    workspace_of,
+)
+from .host.workspace import ALL_ROWS, LANE_CHUNKS, MANY_CHUNKS
+from .layout import TILE_ROWS as WEIGHT_ROWS
+from .plan import OperandType
+from .prepare.bf16 import BF16Stages, prepare_bf16_places
+from .prepare.experts import Matrices, begin_groups, begin_slots
+from .prepare.kernel import TilesOfB, launch_prepare
+from .prepare.operands import PreparedRows
+from .prepare.source import SourceRows
+from .product import Gating, GroupedProduct
+from .shapes import EXPERT_CAPACITY, RsConfig
+from .streaming import kernel as streaming
+
+
+def multiply_grouped[known: Known](problem: GroupedProblem, mut queue: Some[Queue]) raises:
+    """Launches a grouped product."""
+    comptime if may_take_operands[known]():
+        if supports(problem):
+            if streaming_takes(problem):
+                return streaming.multiply_grouped(problem, queue)
+            return _multiply_grouped(problem, queue)
+    portable.multiply_grouped[known](problem, queue)
+
+
+def multiply_experts[
+    known_gate_up: Known, known_down: Known
+](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
+    """Launches a layer of experts."""
+    comptime if may_take_operands[known_gate_up]() and may_take_operands[known_down]():
+        if supports(problem):
+            if streaming_takes(problem):
+                return streaming.multiply_experts(problem, queue)
+            return _multiply_experts(problem, queue)
+    portable.multiply_experts[known_gate_up, known_down](problem, queue)
+
+
+def _multiply_grouped(problem: GroupedProblem, mut queue: Some[Queue]) raises:
+    if problem.m == 0 or problem.n == 0:
+        return
+    var memory = Memory.of(problem, queue.workspace(workspace_of(problem)))
+    var product = _Product(
+        problem.left, problem.experts, problem.n, problem.k, memory.first, memory.lists.marks
+    )
+    # Rows of A that become bytes are found by the places of lists.
+    var lists = Lists.at(memory.lists, are_gathered=memory.is_bytes)
+    var sizes, tile_rows = Groups(problem), UInt32(memory.tile_rows)
+    if memory.is_bytes:
+        var matrices = product.matrices(lists)
+        var grid = grid_of_begin(Int(matrices.num_tiles()))
+        queue.launch[begin_groups](grid, sizes, lists, tile_rows, matrices)
+    else:
+        queue.launch[groups.lay_out_groups](grid_of_lists(), sizes, lists, tile_rows)
+    var target = Target(Result(problem.values, problem.dtype, problem.m, problem.n), Gate.NONE)
+    product.launch[False](memory, lists, target, queue)
+
+
+def _multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
+    if problem.routing.tokens == 0:
+        return
+    var memory = Memory.of(problem, queue.workspace(workspace_of(problem)))
+    var width, inner, count = problem.width, problem.inner, problem.routing.count()
+    var marks = memory.lists.marks
+    var gate_up = _Product(problem.left, problem.gate_up, 2 * inner, width, memory.first, marks)
+    marks += memory.lists.num_places
+    var left = problem.hidden_at(memory.hidden)
+    var down = _Product(left, problem.down, width, inner, memory.second, marks)
+    var lists = Lists.at(memory.lists, are_gathered=True)
+    var routing, tile_rows = Slots(problem.routing), UInt32(memory.tile_rows)
+    if memory.is_bytes:
+        var first, second = gate_up.matrices(lists), down.matrices(lists)
+        var grid = grid_of_begin(Int(first.num_tiles() + second.num_tiles()))
+        queue.launch[begin_slots](grid, routing, lists, tile_rows, first, second)
+    else:
+        var experts = UInt32(problem.gate_up.count)
+        queue.launch[groups.route_slots](grid_of_lists(), routing, experts, lists, tile_rows)
+    var hidden = Result(memory.hidden, problem.left.dtype, count, inner)
+    gate_up.launch[True](memory, lists, Target(hidden, problem.gate), queue)
+    # Hidden numbers are where their places are.
+    lists.are_gathered = False
+    var of_slots = Result(memory.rows, Int(FLOAT32), count, width)
+    down.launch[False](memory, lists, Target(of_slots, Gate.NONE), queue)
+    slots.launch_sums(problem, memory.rows, Places.listed_at(lists.places), queue)
+
+
+@fieldwise_init
+struct _Product(TrivialRegisterPassable):
+    """The product of listed rows and [n, k] weights of their experts."""
+
+    comptime Rows[operand: OperandType] = PreparedRows[operand, 4, False]
+
+    var left: Left
+    var experts: Experts
+    var n: Int
+    var k: Int
+    var rows: Int
+    """Where rows of A are prepared; of bytes, where exponents of both sides are, too."""
+    var marks: Int
+    """Where the fallback flags of places are, of bfloat16."""
+
+    def operands[operand: OperandType](self, lists: Lists) -> Self.Rows[operand]:
+        """Returns both sides as bytes."""
+        var weight_rows = self.experts.count * align_up(self.n, WEIGHT_ROWS)
+        var places = Int(lists.num_sources)
+        return Self.Rows[operand].at(places, weight_rows, self.k, ALL_ROWS, self.rows)
+
+    def matrices(self, lists: Lists) -> Matrices:
+        """Returns the weights, whose shared exponents are wanted."""
+        var exponents = self.operands[OperandType.E5M2](lists).exponents
+        return Matrices.of(self.experts, self.n, self.k, exponents)
+
+    def launch[
+        is_gated: Bool
+    ](self, memory: Memory, lists: Lists, target: Target, mut queue: Some[Queue]) raises:
+        """Launches the preparation of rows, and the product."""
+        if not memory.is_bytes:
+            return self._launch_bf16[is_gated](memory, lists, target, queue)
+        if self.left.format == MXFP8:
+            return self._launch_bytes[OperandType.E4M3, is_gated](lists, target, queue)
+        self._launch_bytes[OperandType.E5M2, is_gated](lists, target, queue)
+
+    def _launch_bf16[
+        is_gated: Bool
+    ](self, memory: Memory, lists: Lists, target: Target, mut queue: Some[Queue]) raises:
+        var a = Activations(self.left, self.k)
+        var staged = BF16Stages(
+            device_pointer[DType.uint8](self.rows), device_pointer[DType.uint8](self.marks)
+        )
+        var num_places = UInt32(memory.lists.num_places)
+        var num_tiles = Int(lists.num_tiles)
+        queue.launch[prepare_bf16_places](
+            grid_of_stages(memory.tile_rows, num_tiles, self.k),
+            a,
+            UInt32(1 if is_left_aligned(self.left) else 0),
+            lists,
+            staged.tokens,
+            staged.flags,
+            num_places,
+        )
+        var column_tiles = num_groups_of(Int(target.rows.columns), is_gated)
+        var weights = ExpertWeights(self.experts, self.n)
+        comptime gating = Gating.EITHER if is_gated else Gating.NONE
+        comptime for rows in TILE_ROWS:
+            if memory.tile_rows == rows:
+                comptime Product = GroupedProduct[rows, gating]
+                queue.launch[gemm_rs_bf16[RsConfig.grouped(rows), Product]](
+                    grid_of_tiles(rows, num_tiles, column_tiles),
+                    staged, num_places, a, weights, target, lists, UInt32(1),
+                )  # fmt: skip
+
+    def _launch_bytes[
+        operand: OperandType, is_gated: Bool
+    ](self, lists: Lists, target: Target, mut queue: Some[Queue]) raises:
+        comptime Rows = Self.Rows[operand]
+        comptime MOST_CHUNKS = LANE_CHUNKS if operand == OperandType.E4M3 else MANY_CHUNKS
+        var a = Activations(self.left, self.k)
+        var operands = self.operands[operand](lists)
+        var places = SourceRows[True].of(
+            Int(lists.num_sources), self.k, MOST_CHUNKS, lists.sources, lists.are_gathered
+        )
+        launch_prepare(a, TilesOfB.none(), operands, places, queue)
+        var is_halves = is_gated and not target.gate().is_interleaved()
+        var column_tiles = num_groups_of(Int(target.rows.columns), is_gated)
+        var weights = ExpertWeights(self.experts, self.n)
+        comptime for gating in [Gating.NONE, Gating.NEIGHBOURS, Gating.HALVES]:
+            comptime if (gating != Gating.NONE) == is_gated:
+                if is_halves == (gating == Gating.HALVES):
+                    comptime Product = GroupedProduct[EXPERT_CAPACITY, gating]
+                    queue.launch[gemm_rs_fp8[Rows, Product]](
+                        grid_of_bytes(Rows.SCALES_STAGES, Int(lists.num_tiles), column_tiles),
+                        operands,
+                        a,
+                        Product(weights, target, UInt32(1), lists),
+                    )
