@@ -193,8 +193,7 @@ Hopper's builds on the room of any GPU.
             ring.mojo             the ring of stages: full and empty barriers, parity
             stages.mojo           what a stage holds, by main loop
             slots.mojo            what the sums of an SS stage are multiplied by, beside it
-            bulk.mojo             producers of an RS pipeline of bfloat16: bulk copies
-            codes.mojo            producers of an RS pipeline: rows of A, codes and scales
+            producers.mojo        producers of an RS pipeline: rows of A, codes and scales
             boxes.mojo            producers of an SS pipeline: boxes of tensor maps, factors
             named_barriers.mojo   the hardware's barriers: consumers, warp groups, ping-pong
         mainloop/             a warp group multiplies stages, and promotes partial sums

@@ -27,18 +27,18 @@ from max.gpu.sync import barrier, syncwarp
 from std.math import align_up
 from std.utils import StaticTuple
 
-from ..launch.queue import Queue
+from ..launch.queue import DevicePointer, Queue
 from ..problem import Problem
 from ..simt.arguments import Activations, Result, Weights
 from ..simt.routing import NO_EXPERT
-from ..simt.views import flat_of
+from ..simt.views import flat_of, rows_of
 from .decode.bf16 import GatePairs, HalfTile, first_row_of
+from .prepare.stages import StagedRows
 from .epilogue.fallback import Fallback, compute_exactly
 from .epilogue.reduce import Reduction, flag_of, store_zeros
 from .epilogue.stream_k import FixUp
 from .epilogue.target import Part, TileOfC
 from .epilogue.warp_rows import WARP_HIDDEN, room_of, store_hidden_rows, store_warp_rows
-from .experts.groups import padded
 from .host.gemm import grid_of_rs_bf16
 from .host.moe import HIDDEN
 from .host.workspace import PADDED, bf16_bytes, flags_of_row, is_shared, workspace_of_rs_bf16
@@ -47,17 +47,17 @@ from .instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from .instructions.wgmma import Accumulator, limit_registers
 from .layout import BLOCK
 from .mainloop.rs_bf16 import RsWarp
-from .pipeline.bulk import BulkSource, fill_first_stages, fill_stages
+from .pipeline.producers import copy_tiles
 from .pipeline.stages import RsRing
 from .plan import Plan
-from .prepare.bf16 import BF16Stages, prepare_bf16
+from .prepare.bf16 import prepare_bf16
 from .product import DenseProduct, Gating, RsProduct
 from .scheduler import Schedule, WorkTile
 from .shapes import (
     COLUMNS,
     GROUPS,
+    NUMBER_BYTES,
     READERS,
-    ROW_BYTES,
     RsConfig,
     SPLIT_K_ROWS,
     STEP_BLOCKS,
@@ -84,8 +84,8 @@ struct Outcome(TrivialRegisterPassable):
 def gemm_rs_bf16[
     config: RsConfig, Product: RsProduct
 ](
-    staged: BF16Stages,
-    num_places: UInt32,
+    rows: StagedRows,
+    flags: DevicePointer[DType.uint8],
     a: Activations,
     w: Product.Matrices,
     c: Product.Output,
@@ -94,8 +94,8 @@ def gemm_rs_bf16[
 ):
     """Computes the tiles of C that the scheduler gives to this CTA.
 
-    Of a list, stages have so many places. A cluster has so many CTAs, which split K, if they have one
-    tile each.
+    Flags are those of rows of A that bfloat16 cannot hold. A cluster has so many CTAs, which split K, if
+    they have one tile each.
     """
     var product = Product(w, c, UInt32(1) if config.is_persistent else cluster, order)
     # Kept, or the compiler finds out anew in every step where shared memory is.
@@ -113,11 +113,15 @@ def gemm_rs_bf16[
     var warp = broadcast(UInt32(thread_idx.x) // 32)
     comptime CONSUMERS = UInt32(config.consumer_warps())
     var scheduler = product.scheduler(num_steps_of(UInt32(a.k)))
-    var cta = Cta[config, Product](staged, num_places, product, scheduler, a)
+    var cta = Cta[config, Product](flags, product, scheduler, a)
     if warp >= CONSUMERS:
         limit_registers["dec", config.producer_registers]()
         if thread_idx.x % 32 == 0:
-            cta.produce(ring, warp - CONSUMERS)
+            # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
+            ring.parity = 1
+            copy_tiles[config.is_persistent](
+                ring, warp - CONSUMERS, product, scheduler, rows, UInt32(a.k)
+            )
     else:
         limit_registers["inc", config.consumer_registers]()
         cta.consume(ring, warp)
@@ -127,9 +131,8 @@ def gemm_rs_bf16[
 struct Cta[config: RsConfig, Product: RsProduct](TrivialRegisterPassable):
     """What all warps of a CTA know."""
 
-    var staged: BF16Stages
-    var num_places: UInt32
-    """Places of a stage, of a list."""
+    var flags: DevicePointer[DType.uint8]
+    """Which rows bfloat16 cannot hold: [row, CTA of `prepare_bf16`], or [place]."""
     var product: Self.Product
     var scheduler: Self.Product.Scheduler
     var a: Activations
@@ -138,33 +141,6 @@ struct Cta[config: RsConfig, Product: RsProduct](TrivialRegisterPassable):
     comptime IS_LIST = Self.Product.Scheduler.IS_LIST
     comptime IS_GATED = Self.Product.GATING != Gating.NONE
     comptime Pipeline = RsRing[Self.config.layout()]
-    comptime Source = BulkSource[Self.config.layout()]
-
-    @always_inline
-    def produce(self, var ring: Self.Pipeline, producer: UInt32):
-        """Copies the stages of all tiles; a thread of each producer warp calls it."""
-        # The phase before the first one is over: the first round waits for nobody.
-        ring.parity = 1
-        var num_filled = UInt32(ring.STAGES)
-        var index = self.scheduler.first()
-        while self.scheduler.has(index):
-            var tile = self.scheduler.tile(index)
-            index = self.scheduler.after(index)
-            comptime if Self.IS_LIST:
-                if tile.rows == 0:
-                    break
-                if tile.group == Int32(NO_EXPERT):
-                    continue
-            var source = self.source(tile, producer)
-            comptime if Self.IS_LIST:
-                fill_stages(ring, source, tile.num_steps(), 0)
-            else:
-                if num_filled > 0:
-                    fill_first_stages(ring, source, tile.num_steps())
-                fill_stages(ring, source, tile.num_steps(), num_filled)
-                num_filled = 0
-                comptime if not Self.config.is_persistent:
-                    break
 
     @always_inline
     def consume(self, var ring: Self.Pipeline, warp: UInt32):
@@ -212,30 +188,6 @@ struct Cta[config: RsConfig, Product: RsProduct](TrivialRegisterPassable):
                 break
 
     @always_inline
-    def source(self, tile: WorkTile, producer: UInt32) -> Self.Source:
-        """Returns what a producer copies of a tile."""
-        var stages, step_bytes = self.staged.tokens, Self.config.rows * ROW_BYTES
-        var num_bytes = UInt32(Self.config.rows * ROW_BYTES)
-        comptime if Self.IS_LIST:
-            stages = stages.unsafe_offset(Int(tile.place) * ROW_BYTES)
-            step_bytes = Int(self.num_places) * ROW_BYTES
-            num_bytes = padded(tile.rows) * UInt32(ROW_BYTES)
-        else:
-            var steps = num_steps_of(UInt32(self.a.k))
-            var stage = Int(tile.row // UInt32(Self.config.rows)) * Int(steps)
-            stages = stages.unsafe_offset((stage + Int(tile.first_step)) * step_bytes)
-        return Self.Source.of(
-            stages,
-            step_bytes,
-            num_bytes,
-            self.product.weights(tile.group),
-            self.product.weight_tiles(tile.column).tile(producer),
-            UInt32(self.a.k),
-            tile.first_step,
-            producer,
-        )
-
-    @always_inline
     def output(self, tile: WorkTile) -> TileOfC:
         """Returns where a tile goes: the rows of a list are a result of their own."""
         return TileOfC(
@@ -255,13 +207,14 @@ struct Cta[config: RsConfig, Product: RsProduct](TrivialRegisterPassable):
             comptime if Self.IS_LIST:
                 comptime for i in range(count):
                     var place = tile.place + min(rows[i], tile.rows - 1)
-                    found[i] = flat_of(self.staged.flags)[Int(place)]
+                    found[i] = flat_of(self.flags)[Int(place)]
             else:
                 # All loads are on the way at once; rows past the end repeat the last one.
                 var last = self.product.result(tile).rows - 1
                 var k = UInt32(self.a.k)
-                var flags = self.staged.row_flags(k)
-                for flag in range(Int(flags_of_row(k))):
+                var num_flags = Int(flags_of_row(k))
+                var flags = rows_of(self.flags, num_flags)
+                for flag in range(num_flags):
                     comptime for i in range(count):
                         found[i] |= flags[Int(min(tile.row + rows[i], last)), flag]
         return found.ne(0)
@@ -401,8 +354,8 @@ def _launch[
     var staged = prepare_bf16(problem, config.rows, workspace, fix_up_at, GROUPS * tiles, queue)
     queue.launch[gemm_rs_bf16[config, DenseProduct[config.rows, schedule]]](
         grid_of_rs_bf16(m, n, k, plan),
-        staged,
-        UInt32(0),
+        StagedRows.at(workspace, NUMBER_BYTES * k, m, config.rows),
+        staged.flags,
         Activations(problem),
         Weights(problem),
         Result(problem),

@@ -1,7 +1,7 @@
 """The FP8 product whose weights are decoded in registers: dense, and of groups of rows.
 
     4 producers    three warps copy codes and scales, every third stage each; of the last one a thread
-                   copies rows of A, see `pipeline.codes`
+                   copies rows of A, see `pipeline.producers`
     2 consumers    warp groups, 64 weight rows each: C^T += weights @ A^T, see `mainloop.rs_fp8`
 
 A tile of C has 128 columns, or 64 hidden numbers. That is for so few rows of A that a weight is decoded
@@ -33,7 +33,7 @@ from .instructions.wgmma import Accumulator, MAX_INSTRUCTION_TOKENS, limit_regis
 from .layout import TILE_ROWS
 from .gemm_operands import RsOperands
 from .mainloop.rs_fp8 import multiply_stages
-from .pipeline.codes import WEIGHT_PRODUCERS, copy_rows, copy_weights
+from .pipeline.producers import WEIGHT_PRODUCERS, copy_rows, copy_weights
 from .pipeline.named_barriers import begin_ping_pong, end_ping_pong
 from .pipeline.stages import RsRing
 from .product import DenseProduct, RsProduct

@@ -46,13 +46,14 @@ from .host.moe import (
 from .host.workspace import ALL_ROWS, LANE_CHUNKS, MANY_CHUNKS
 from .layout import TILE_ROWS as WEIGHT_ROWS
 from .plan import OperandType
-from .prepare.bf16 import BF16Stages, prepare_bf16_places
+from .prepare.bf16 import prepare_bf16_places
 from .prepare.experts import Matrices, begin_groups, begin_slots
 from .prepare.kernel import TilesOfB, launch_prepare
 from .prepare.operands import PreparedRows
 from .prepare.source import SourceRows
+from .prepare.stages import StagedRows
 from .product import Gating, GroupedProduct
-from .shapes import EXPERT_CAPACITY, RsConfig
+from .shapes import EXPERT_CAPACITY, NUMBER_BYTES, RsConfig
 from .streaming import kernel as streaming
 
 
@@ -166,19 +167,18 @@ struct _Product(TrivialRegisterPassable):
         is_gated: Bool
     ](self, memory: Memory, lists: Lists, target: Target, mut queue: Some[Queue]) raises:
         var a = Activations(self.left, self.k)
-        var staged = BF16Stages(
-            device_pointer[DType.uint8](self.rows), device_pointer[DType.uint8](self.marks)
-        )
-        var num_places = UInt32(memory.lists.num_places)
+        var num_places = memory.lists.num_places
+        var rows_of_a = StagedRows.at(self.rows, NUMBER_BYTES * self.k, num_places, ALL_ROWS)
+        var flags = device_pointer[DType.uint8](self.marks)
         var num_tiles = Int(lists.num_tiles)
         queue.launch[prepare_bf16_places](
             grid_of_stages(memory.tile_rows, num_tiles, self.k),
             a,
             UInt32(1 if is_left_aligned(self.left) else 0),
             lists,
-            staged.tokens,
-            staged.flags,
-            num_places,
+            rows_of_a.first,
+            flags,
+            UInt32(num_places),
         )
         var column_tiles = num_groups_of(Int(target.rows.columns), is_gated)
         var weights = ExpertWeights(self.experts, self.n)
@@ -188,7 +188,7 @@ struct _Product(TrivialRegisterPassable):
                 comptime Product = GroupedProduct[rows, gating]
                 queue.launch[gemm_rs_bf16[RsConfig.grouped(rows), Product]](
                     grid_of_tiles(rows, num_tiles, column_tiles),
-                    staged, num_places, a, weights, target, lists, UInt32(1),
+                    rows_of_a, flags, a, weights, target, lists, UInt32(1),
                 )  # fmt: skip
 
     def _launch_bytes[
