@@ -206,11 +206,10 @@ Hopper's builds on the room of any GPU.
         epilogue/             from accumulators to C
             target.mojo           where rows go; gates and their ups
             warp_rows.mojo        a warp's own sums: transpose, bias or gate, store
-            reduce.mojo           partial sums of consumers that split K, and of a cluster
+            reduce.mojo           partial sums of consumers that split K, and of a cluster's CTAs
             rs_fp8.mojo           factors, bias or gate, rounding, store, of RS
             ss.mojo               the same of SS
             store_warp.mojo       bulk copies of C, while consumers go on
-            cluster.mojo          cluster split-K: sums of all ranks
             stream_k.mojo         the fix-up of stream-K
             fallback.mojo         elements of C that operands or sums cannot give, in float64
         streaming/            small M, dense and grouped: weights stream through registers

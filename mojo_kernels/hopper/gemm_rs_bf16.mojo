@@ -35,7 +35,7 @@ from ..simt.views import flat_of, rows_of
 from .decode.bf16 import GatePairs, HalfTile, first_row_of
 from .prepare.stages import StagedRows
 from .epilogue.fallback import Fallback, compute_exactly
-from .epilogue.reduce import Reduction, flag_of, store_zeros
+from .epilogue.reduce import Cluster, Reduction, flag_of, store_zeros
 from .epilogue.stream_k import FixUp
 from .epilogue.target import Part, TileOfC
 from .epilogue.warp_rows import WARP_HIDDEN, room_of, store_hidden_rows, store_warp_rows
@@ -161,8 +161,8 @@ struct Cta[config: RsConfig, Product: RsProduct](TrivialRegisterPassable):
                 if rows == 0:
                     break
                 if broadcast(tile.group) == Int32(NO_EXPERT):
-                    var to = self.output(tile)
-                    store_zeros[Self.config.consumer_warps()](to.part, to.result)
+                    comptime WARPS = Self.config.consumer_warps()
+                    store_zeros[WARPS](tile.column, self.product.result(tile))
                     continue
             var may_be_marked = self.any_mark(tile)
             var outcome = Outcome(True, False)
@@ -256,10 +256,8 @@ struct Cta[config: RsConfig, Product: RsProduct](TrivialRegisterPassable):
                 launch_dependent_grids()
 
         comptime if Self.config.k_splits > 1:
-            var rank = UInt32(block_idx.x) % self.product.ranks()
-            var reduction = Reduction[Self.config, Self.IS_GATED](
-                ring.base, rank, self.product.ranks()
-            )
+            var cluster = Cluster.here(self.product.ranks())
+            var reduction = Reduction[Self.config, Self.IS_GATED](ring.base, cluster)
             return Outcome(True, reduction.store(sums, warp, to))
         var outcome = Outcome(True, False)
         comptime if not Self.IS_LIST:

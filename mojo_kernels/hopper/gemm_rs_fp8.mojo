@@ -21,12 +21,10 @@ from ..problem import Problem
 from ..simt.arguments import Activations, Result, Weights
 from ..simt.routing import NO_EXPERT
 from .decode.fp8 import Decoder, LaneReader, LaneRows
-from .epilogue.cluster import RankRows, init_cluster, store_cluster
 from .epilogue.fallback import TileMarks, store_marked
+from .epilogue.reduce import RankRows, init_cluster, store_cluster, store_zeros
 from .epilogue.rs_fp8 import LaneFactors, store_tile
 from .epilogue.stream_k import FixUp
-from .epilogue.reduce import store_zeros
-from .epilogue.target import Part
 from .instructions.shared_memory import shared_base
 from .instructions.warp import keep_branch, keep_here, lane_here
 from .instructions.wgmma import Accumulator, MAX_INSTRUCTION_TOKENS, limit_registers
@@ -128,7 +126,7 @@ def consume[
             if tile.rows == 0:
                 break
             if tile.group == Int32(NO_EXPERT):
-                store_zeros[CONSUMER_WARPS](Part(tile.column, 0), product.result(tile))
+                store_zeros[CONSUMER_WARPS](tile.column, product.result(tile))
                 continue
         var is_last = not scheduler.has(index)
         comptime for i in range(len(WIDTHS)):

@@ -16,7 +16,7 @@ from ..launch.queue import Queue
 from ..launch.tensor_map import MappedRows, TensorMap
 from ..problem import Problem
 from ..simt.arguments import Activations, Result, Weights
-from .epilogue.cluster import Cluster
+from .epilogue.reduce import Cluster
 from .accumulator import PartPlace
 from .epilogue.ss import finish, store_columns, store_parts
 from .epilogue.store_warp import StorePipeline

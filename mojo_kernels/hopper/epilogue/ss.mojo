@@ -17,7 +17,6 @@ from std.memory import bitcast
 
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.host import BFLOAT16
-from ...tiles import in_registers
 from ..accumulator import PartPlace, ROWS, WARP_ROWS_OF_A, place_of
 from ..host.gemm import Scaling
 from ..instructions.packed import round_two
@@ -25,7 +24,6 @@ from ..instructions.shared_memory import (
     TileAddresses,
     cluster_barrier,
     leave_cluster,
-    load_peer_quad,
     load_peer_word,
     load_word,
     peer_address,
@@ -52,18 +50,15 @@ from ..shapes import (
     PART_COLUMNS,
     PART_PITCH,
     PART_TOKENS,
+    QUAD,
     WARP_ROWS,
     columns_of,
 )
-from .cluster import Cluster
+from .reduce import Cluster, Region, sum_of_ranks
 from .store_warp import StorePipeline
 
-comptime QUAD = 4
-"""Columns that a thread adds up at once."""
 comptime PartRoom = TileAddresses[DType.uint16, PART_TOKENS, PART_PITCH // 2]
 """Where a consumer's part of C goes through, [row][column], padded against bank conflicts."""
-comptime Region[rows: Int] = TileAddresses[DType.float32, rows, columns_of(rows) + QUAD]
-"""A CTA's sums, [row, column], padded likewise."""
 
 
 @always_inline
@@ -262,7 +257,7 @@ def store_columns[
 ):
     """Adds up and stores this rank's columns of the cluster's tile; all consumers call it."""
     var num_rows = min(UInt32(rows), result.rows - tile.row)
-    var region = Region[rows](last.base + UInt32(last.SPACE.first_at))
+    var region = Region[rows, columns_of(rows)](last.base + UInt32(last.SPACE.first_at))
     # All warps have read their stages, in whose place the sums are put.
     wait_for_consumers()
     comptime for row in range(ROWS):
@@ -303,7 +298,7 @@ def store_columns[
 def add_ranks[
     rows: Int, Operands: SsOperands, //, ranks: Int
 ](
-    region: Region[rows],
+    region: Region[rows, columns_of(rows)],
     last: SsRing[rows],
     tile: TileFacts,
     num_rows: UInt32,
@@ -321,13 +316,7 @@ def add_ranks[
     var ends = load_four(slot.end_at(column))
     for row in range(first_row, num_rows, UInt32(TURN)):
         var at = region.at(Coord(row, column))
-        # All loads before the first sum.
-        var loaded = in_registers[DType.float32, QUAD, ranks]()
-        comptime for i in range(ranks):
-            loaded[i] = load_peer_quad(peer_address(at, UInt32(i)))
-        var total = loaded[0]
-        comptime for i in range(1, ranks):
-            total += loaded[i]
+        var total = sum_of_ranks[ranks](SIMD[DType.uint32, 1](at))
         var of_row = Float32(1)
         comptime if Operands.SCALING == Scaling.ROWS:
             of_row = load_float(slot.factor_at(row))

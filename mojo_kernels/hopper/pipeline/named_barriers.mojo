@@ -27,9 +27,9 @@ comptime BOTH = 2 * WARP_GROUP
 
 
 @always_inline
-def wait_for_consumers():
+def wait_for_consumers[warps: Int = CONSUMER_WARPS]():
     """Waits for all warps that multiply; earlier writes are visible to them afterwards."""
-    wait_at[32 * CONSUMER_WARPS](CONSUMERS)
+    wait_at[32 * warps](CONSUMERS)
 
 
 @always_inline
