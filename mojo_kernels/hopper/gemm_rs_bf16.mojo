@@ -113,7 +113,6 @@ def gemm_rs_bf16[
     var warp = broadcast(UInt32(thread_idx.x) // 32)
     comptime CONSUMERS = UInt32(config.consumer_warps())
     var scheduler = product.scheduler(num_steps_of(UInt32(a.k)))
-    var cta = Cta[config, Product](flags, product, scheduler, a)
     if warp >= CONSUMERS:
         limit_registers["dec", config.producer_registers]()
         if thread_idx.x % 32 == 0:
@@ -124,12 +123,12 @@ def gemm_rs_bf16[
             )
     else:
         limit_registers["inc", config.consumer_registers]()
-        cta.consume(ring, warp)
+        BF16Consumer[config, Product](flags, product, scheduler, a, warp).consume(ring)
 
 
 @fieldwise_init
-struct Cta[config: RsConfig, Product: RsProduct](TrivialRegisterPassable):
-    """What all warps of a CTA know."""
+struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassable):
+    """A warp that multiplies, and what it knows of all tiles."""
 
     var flags: DevicePointer[DType.uint8]
     """Which rows bfloat16 cannot hold: [row, CTA of `prepare_bf16`], or [place]."""
@@ -137,14 +136,15 @@ struct Cta[config: RsConfig, Product: RsProduct](TrivialRegisterPassable):
     var scheduler: Self.Product.Scheduler
     var a: Activations
     """A as it came, for the fallback."""
+    var warp: UInt32
 
     comptime IS_LIST = Self.Product.Scheduler.IS_LIST
     comptime IS_GATED = Self.Product.GATING != Gating.NONE
     comptime Pipeline = RsRing[Self.config.layout()]
 
     @always_inline
-    def consume(self, var ring: Self.Pipeline, warp: UInt32):
-        """Multiplies and stores all tiles; consumer warps call it."""
+    def consume(self, var ring: Self.Pipeline):
+        """Multiplies and stores all tiles."""
         comptime WIDTHS = Self.Product.WIDTHS
         comptime if not Self.IS_LIST:
             wait_on_dependent_grids()
@@ -171,19 +171,19 @@ struct Cta[config: RsConfig, Product: RsProduct](TrivialRegisterPassable):
                 comptime fewer = WIDTHS[i - 1] if i > 0 else 0
                 comptime if len(WIDTHS) == 1:
                     var is_last = not self.scheduler.has(next)
-                    outcome = self.multiply_tile[width](ring, index, tile, is_last, warp)
+                    outcome = self.multiply_tile[width](ring, index, tile, is_last)
                 else:
                     if UInt32(fewer) < rows and rows <= UInt32(width):
                         keep_branch()
-                        outcome = self.multiply_tile[width](ring, index, tile, False, warp)
+                        outcome = self.multiply_tile[width](ring, index, tile, False)
             if not outcome.is_whole:
                 continue
             comptime if len(WIDTHS) > 1:
                 # Found behind the branches: ptxas takes what they choose for divergent.
-                outcome.overflows = any_lane(load_word(flag_of(ring.base, warp)) != 0)
+                outcome.overflows = any_lane(load_word(flag_of(ring.base, self.warp)) != 0)
             if outcome.overflows or any_lane(may_be_marked):
                 keep_branch()
-                self.fall_back(tile, rows, outcome.overflows, warp)
+                self.fall_back(tile, rows, outcome.overflows)
             comptime if not Self.config.is_persistent:
                 break
 
@@ -232,25 +232,25 @@ struct Cta[config: RsConfig, Product: RsProduct](TrivialRegisterPassable):
     @always_inline
     def multiply_tile[
         width: Int
-    ](
-        self, mut ring: Self.Pipeline, index: UInt32, tile: WorkTile, is_last: Bool, warp: UInt32
-    ) -> Outcome:
+    ](self, mut ring: Self.Pipeline, index: UInt32, tile: WorkTile, is_last: Bool) -> Outcome:
         """Multiplies and stores a tile of up to `width` rows."""
         var sums = Accumulator[width](uninitialized=True)
-        var flag, to = flag_of(ring.base, warp), self.output(tile)
+        var flag, to = flag_of(ring.base, self.warp), self.output(tile)
         var num_steps, all_blocks = tile.num_steps(), UInt32(self.a.k) // UInt32(BLOCK)
         var num_blocks = all_blocks - min(tile.first_step * UInt32(STEP_BLOCKS), all_blocks)
         comptime if Self.config.k_splits > 1:
-            var mine, parity = ring, warp // UInt32(READERS)
-            var half = HalfTile(warp)
+            var mine, parity = ring, self.warp // UInt32(READERS)
+            var half = HalfTile(self.warp)
             RsWarp[Self.config](parity, num_steps, num_blocks, half, flag).multiply(mine, sums)
             comptime if Self.config.is_persistent:
                 ring.advance_by(num_steps)
         elif Self.IS_GATED:
-            var pairs = GatePairs.of(warp, to.part.half == 0)
+            var pairs = GatePairs.of(self.warp, to.part.half == 0)
             RsWarp[Self.config](0, num_steps, num_blocks, pairs, flag).multiply(ring, sums)
         else:
-            RsWarp[Self.config](0, num_steps, num_blocks, HalfTile(warp), flag).multiply(ring, sums)
+            RsWarp[Self.config](0, num_steps, num_blocks, HalfTile(self.warp), flag).multiply(
+                ring, sums
+            )
         comptime if not Self.IS_LIST:
             if is_last:
                 launch_dependent_grids()
@@ -258,7 +258,7 @@ struct Cta[config: RsConfig, Product: RsProduct](TrivialRegisterPassable):
         comptime if Self.config.k_splits > 1:
             var cluster = Cluster.here(self.product.ranks())
             var reduction = Reduction[Self.config, Self.IS_GATED](ring.base, cluster)
-            return Outcome(True, reduction.store(sums, warp, to))
+            return Outcome(True, reduction.store(sums, self.warp, to))
         var outcome = Outcome(True, False)
         comptime if not Self.IS_LIST:
             # All lanes look before the flag is cleared for the next tile.
@@ -274,34 +274,33 @@ struct Cta[config: RsConfig, Product: RsProduct](TrivialRegisterPassable):
                     outcome.overflows |= found.is_marked
         if not outcome.is_whole:
             return outcome
-        var column = Self.columns(to.part.first_column, warp)[0]
+        var column = self.columns(to.part.first_column)[0]
         comptime if Self.IS_GATED:
-            store_hidden_rows(sums, room_of(ring.base, warp), to, column)
+            store_hidden_rows(sums, room_of(ring.base, self.warp), to, column)
         else:
-            store_warp_rows(sums, room_of(ring.base, warp), to, column)
+            store_warp_rows(sums, room_of(ring.base, self.warp), to, column)
         return outcome
 
-    @staticmethod
     @always_inline
-    def columns(first: UInt32, warp: UInt32) -> Tuple[UInt32, UInt32]:
+    def columns(self, first: UInt32) -> Tuple[UInt32, UInt32]:
         """Returns the first column of C that a warp stores, and the one behind its last."""
         comptime if Self.config.k_splits > 1:
             return (first, first + UInt32(HIDDEN if Self.IS_GATED else COLUMNS))
         elif Self.IS_GATED:
-            var column = first + warp * UInt32(WARP_HIDDEN)
+            var column = first + self.warp * UInt32(WARP_HIDDEN)
             return (column, column + UInt32(WARP_HIDDEN))
         else:
-            var column = first + first_row_of(warp)
+            var column = first + first_row_of(self.warp)
             return (column, column + UInt32(WARP_ROWS))
 
     @always_inline
-    def fall_back(self, tile: WorkTile, rows: UInt32, overflows: Bool, warp: UInt32):
+    def fall_back(self, tile: WorkTile, rows: UInt32, overflows: Bool):
         """Stores what this warp stored once more, where bfloat16 cannot hold an operand."""
         var to = self.output(tile)
-        var columns = Self.columns(to.part.first_column, warp)
+        var columns = self.columns(to.part.first_column)
         var first, step, end = UInt32(0), UInt32(1), rows
         comptime if Self.config.k_splits > 1:
-            first = UInt32(block_idx.x) % self.product.ranks() + self.product.ranks() * warp
+            first = UInt32(block_idx.x) % self.product.ranks() + self.product.ranks() * self.warp
             step = self.product.ranks() * UInt32(Self.config.consumer_warps())
         comptime if not Self.IS_LIST:
             end = min(rows, to.result.rows - to.first_row)

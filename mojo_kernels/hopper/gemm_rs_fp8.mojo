@@ -92,125 +92,118 @@ def gemm_rs_fp8[
             copy_rows(ring, scheduler, operands)
     else:
         limit_registers["inc", REGISTERS.consumer]()
-        consume(ring, operands, a, product, scheduler, warp)
+        FP8Consumer(operands, a, product, scheduler, warp).consume(ring)
 
 
-@always_inline
-def consume[
-    layout: RsLayout, Operands: RsOperands, Product: RsProduct, //
-](
-    var ring: RsRing[layout],
-    operands: Operands,
-    a: Activations,
-    product: Product,
-    scheduler: Product.Scheduler,
-    warp: UInt32,
-):
-    """Multiplies and stores all tiles; consumers call it."""
-    comptime WIDTHS = Product.WIDTHS
-    var group = warp // UInt32(WARPS)
-    var index = scheduler.first()
-    var corner = scheduler.corner(index)
-    comptime if not Product.Scheduler.IS_LIST:
-        # Divided out before rows are waited for.
-        corner = keep_here(corner)
-        wait_on_dependent_grids()
-    comptime if Operands.SCALES_STAGES:
-        begin_ping_pong(group)
-    while scheduler.has(index):
-        var tile_index, tile = index, scheduler.tile(index, corner)
-        index = scheduler.after(index)
-        corner = scheduler.corner(index)
-        comptime if Product.Scheduler.IS_LIST:
-            tile = tile.of_warp()
-            if tile.rows == 0:
-                break
-            if tile.group == Int32(NO_EXPERT):
-                store_zeros[CONSUMER_WARPS](tile.column, product.result(tile))
-                continue
-        var is_last = not scheduler.has(index)
-        comptime for i in range(len(WIDTHS)):
-            comptime width = WIDTHS[i]
-            comptime if len(WIDTHS) == 1:
-                multiply_tile[width](
-                    ring, operands, a, product, scheduler, warp, tile, tile_index, is_last
-                )
-            else:
-                comptime fewer = WIDTHS[i - 1] if i > 0 else 0
-                if UInt32(fewer) < tile.rows and tile.rows <= UInt32(width):
-                    keep_branch()
-                    multiply_tile[width](
-                        ring, operands, a, product, scheduler, warp, tile, tile_index, is_last
-                    )
-    comptime if Operands.SCALES_STAGES:
-        end_ping_pong(group)
+@fieldwise_init
+struct FP8Consumer[Operands: RsOperands, Product: RsProduct](TrivialRegisterPassable):
+    """A warp that multiplies, and what it knows of all tiles."""
 
+    var operands: Self.Operands
+    var a: Activations
+    """A as it came, for the fallback."""
+    var product: Self.Product
+    var scheduler: Self.Product.Scheduler
+    var warp: UInt32
 
-@always_inline
-def multiply_tile[
-    layout: RsLayout, Operands: RsOperands, Product: RsProduct, //, width: Int
-](
-    mut ring: RsRing[layout],
-    operands: Operands,
-    a: Activations,
-    product: Product,
-    scheduler: Product.Scheduler,
-    warp: UInt32,
-    tile: WorkTile,
-    index: UInt32,
-    is_last: Bool,
-):
-    """Multiplies and stores a tile of up to `width` rows; consumers call it."""
-    comptime IS_LIST = Product.Scheduler.IS_LIST
-    comptime IS_STREAM_K = Product.Scheduler.IS_STREAM_K
-    comptime SPLITS_K = not IS_LIST and not IS_STREAM_K and width != WIDE_TOKENS
-    comptime GATING = Product.GATING
-    # What is known of the tile, loaded before the products: nobody waits for it.
-    var result = product.result(tile)
-    var num_weights = product.num_weights()
-    var first = UInt32(0)
-    comptime if IS_LIST:
-        # Tables of weight rows are in whole tiles, those of a group behind another's.
-        num_weights = (num_weights + UInt32(TILE_ROWS - 1)) // UInt32(TILE_ROWS) * UInt32(TILE_ROWS)
-        first = UInt32(tile.group) * num_weights
-    var mine = LaneRows.of[GATING](tile.column, product.half(), warp)
-    var there = mine.within(num_weights - 1)
-    there.first, there.second = there.first + first, there.second + first
-    var decoder = Decoder[Operands, layout, GATING](
-        operands.rows_at(there.first, there.second, there.scale_place),
-        LaneReader[layout, GATING].of_warp(warp),
-    )
-    var factors = LaneFactors[width].load(operands, tile, there)
-    var own = RankRows.load(tile, product.ranks() if SPLITS_K else UInt32(1), operands, result)
-    var marks = TileMarks.load[width](operands, product, tile, first, warp // UInt32(WARPS))
+    comptime LAYOUT = layout_of[Self.Operands, Self.Product.ROWS]
+    comptime Pipeline = RsRing[Self.LAYOUT]
+    comptime IS_LIST = Self.Product.Scheduler.IS_LIST
+    comptime IS_STREAM_K = Self.Product.Scheduler.IS_STREAM_K
 
-    # Of the widest tiles of a list sums leave no registers to look ahead.
-    comptime LOOKS_AHEAD = not IS_LIST or width < Product.ROWS
-    var partial = Accumulator[min(width, MAX_INSTRUCTION_TOKENS)](fill=0)
-    var sums = Accumulator[width](fill=0)
-    multiply_stages[LOOKS_AHEAD](
-        decoder, warp // UInt32(WARPS), ring, partial, sums, tile.num_steps()
-    )
-    comptime if not IS_LIST:
-        if is_last:
-            launch_dependent_grids()
+    @always_inline
+    def consume(self, var ring: Self.Pipeline):
+        """Multiplies and stores all tiles."""
+        comptime WIDTHS = Self.Product.WIDTHS
+        var group = self.warp // UInt32(WARPS)
+        var index = self.scheduler.first()
+        var corner = self.scheduler.corner(index)
+        comptime if not Self.IS_LIST:
+            # Divided out before rows are waited for.
+            corner = keep_here(corner)
+            wait_on_dependent_grids()
+        comptime if Self.Operands.SCALES_STAGES:
+            begin_ping_pong(group)
+        while self.scheduler.has(index):
+            var tile_index, tile = index, self.scheduler.tile(index, corner)
+            index = self.scheduler.after(index)
+            corner = self.scheduler.corner(index)
+            comptime if Self.IS_LIST:
+                tile = tile.of_warp()
+                if tile.rows == 0:
+                    break
+                if tile.group == Int32(NO_EXPERT):
+                    store_zeros[CONSUMER_WARPS](tile.column, self.product.result(tile))
+                    continue
+            var is_last = not self.scheduler.has(index)
+            comptime for i in range(len(WIDTHS)):
+                comptime width = WIDTHS[i]
+                comptime if len(WIDTHS) == 1:
+                    self.multiply_tile[width](ring, tile_index, tile, is_last)
+                else:
+                    comptime fewer = WIDTHS[i - 1] if i > 0 else 0
+                    if UInt32(fewer) < tile.rows and tile.rows <= UInt32(width):
+                        keep_branch()
+                        self.multiply_tile[width](ring, tile_index, tile, is_last)
+        comptime if Self.Operands.SCALES_STAGES:
+            end_ping_pong(group)
 
-    comptime if IS_STREAM_K:
-        if scheduler.is_part(tile):
+    @always_inline
+    def multiply_tile[
+        width: Int
+    ](self, mut ring: Self.Pipeline, index: UInt32, tile: WorkTile, is_last: Bool):
+        """Multiplies and stores a tile of up to `width` rows."""
+        comptime SPLITS_K = not Self.IS_LIST and not Self.IS_STREAM_K and width != WIDE_TOKENS
+        comptime GATING = Self.Product.GATING
+        var operands, product, warp = self.operands, self.product, self.warp
+        # What is known of the tile, loaded before the products: nobody waits for it.
+        var result = product.result(tile)
+        var num_weights = product.num_weights()
+        var first = UInt32(0)
+        comptime if Self.IS_LIST:
+            # Tables of weight rows are in whole tiles, those of a group behind another's.
+            num_weights = (
+                (num_weights + UInt32(TILE_ROWS - 1)) // UInt32(TILE_ROWS) * UInt32(TILE_ROWS)
+            )
+            first = UInt32(tile.group) * num_weights
+        var mine = LaneRows.of[GATING](tile.column, product.half(), warp)
+        var there = mine.within(num_weights - 1)
+        there.first, there.second = there.first + first, there.second + first
+        var decoder = Decoder[Self.Operands, Self.LAYOUT, GATING](
+            operands.rows_at(there.first, there.second, there.scale_place),
+            LaneReader[Self.LAYOUT, GATING].of_warp(warp),
+        )
+        var factors = LaneFactors[width].load(operands, tile, there)
+        var own = RankRows.load(tile, product.ranks() if SPLITS_K else UInt32(1), operands, result)
+        var marks = TileMarks.load[width](operands, product, tile, first, warp // UInt32(WARPS))
+
+        # Of the widest tiles of a list sums leave no registers to look ahead.
+        comptime LOOKS_AHEAD = not Self.IS_LIST or width < Self.Product.ROWS
+        var partial = Accumulator[min(width, MAX_INSTRUCTION_TOKENS)](fill=0)
+        var sums = Accumulator[width](fill=0)
+        multiply_stages[LOOKS_AHEAD](
+            decoder, warp // UInt32(WARPS), ring, partial, sums, tile.num_steps()
+        )
+        comptime if not Self.IS_LIST:
+            if is_last:
+                launch_dependent_grids()
+
+        comptime if Self.IS_STREAM_K:
+            if self.scheduler.is_part(tile):
+                keep_branch()
+                var fix_up = rebind[FixUp[width]](product.fix_up())
+                if not fix_up.leave(self.scheduler, index, ring.base, sums).is_last:
+                    return
+        var stored = tile
+        if SPLITS_K and own.cluster.ranks > 1:
             keep_branch()
-            var fix_up = rebind[FixUp[width]](product.fix_up())
-            if not fix_up.leave(scheduler, index, ring.base, sums).is_last:
-                return
-    var stored = tile
-    if SPLITS_K and own.cluster.ranks > 1:
-        keep_branch()
-        store_cluster(sums, ring.base, mine.first % UInt32(COLUMNS), own, operands, result)
-        stored = own.of(tile)
-    else:
-        store_tile(sums, factors, operands, product, tile, mine, ring.base, warp, result)
-    if marks.any():
-        keep_branch()
-        store_marked(operands, a, product, marks, stored, result, warp)
+            store_cluster(sums, ring.base, mine.first % UInt32(COLUMNS), own, operands, result)
+            stored = own.of(tile)
+        else:
+            store_tile(sums, factors, operands, product, tile, mine, ring.base, warp, result)
+        if marks.any():
+            keep_branch()
+            store_marked(operands, self.a, product, marks, stored, result, warp)
 
 
 def launch[
