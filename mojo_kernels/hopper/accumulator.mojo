@@ -12,7 +12,7 @@ from max.gpu.primitives.warp import broadcast
 from .instructions.warp import keep_here, lane_here
 from .instructions.wgmma import Accumulator, PART_SUMS
 from .layout import K_LANES
-from .shapes import CONSUMER_WARPS, GROUPS, PART_COLUMNS, PART_TOKENS
+from .shapes import CONSUMER_WARPS, GROUPS, OCTET, PART_COLUMNS, PART_TOKENS
 
 comptime ROWS = 2
 """Columns of C of a lane of RS, rows of one of SS: they are an octet apart."""
@@ -26,6 +26,19 @@ comptime WARP_ROWS_OF_A = 16
 def place_of(octet: Int, row: Int, i: Int) -> Tuple[Int, Int]:
     """Returns where the sum of one of a pair in an octet is, and of one of two places."""
     return divmod((octet * ROWS + row) * PAIR + i, PART_SUMS)
+
+
+@always_inline
+def numbers_of[
+    rows: Int, //, place: Int, first: Int = 0, count: Int = rows // OCTET * PAIR
+](sums: Accumulator[rows]) -> SIMD[DType.float32, count]:
+    """Returns so many sums of one of a thread's two places, of octets from a row or column on."""
+    var found = SIMD[DType.float32, count]()
+    comptime for i in range(count):
+        comptime octet, neighbour = divmod(i, PAIR)
+        comptime part, at = place_of(first // OCTET + octet, place, neighbour)
+        found[i] = sums[part][at]
+    return found
 
 
 @always_inline

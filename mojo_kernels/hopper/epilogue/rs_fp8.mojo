@@ -18,7 +18,7 @@ from std.memory import bitcast
 
 from ...simt.arguments import Result
 from ...simt.host import BFLOAT16, CHUNK, VECTOR_BYTES
-from ..accumulator import PAIR, ROWS, place_of, part_of
+from ..accumulator import PAIR, ROWS, numbers_of, part_of, place_of
 from ..decode.fp8 import GROUP_COLUMNS, GROUP_HIDDEN, LaneRows, group_numbers
 from .warp_rows import exchanged
 from ..instructions.packed import round_two
@@ -62,8 +62,6 @@ comptime STORED = 4
 """Neighbours that a lane stores of them."""
 comptime ROW_LANES = GROUP_HIDDEN // STORED
 """Lanes of a row."""
-comptime Numbers[rows: Int] = SIMD[DType.float32, rows // OCTET * PAIR]
-"""A lane's sums of one of its weight rows, or hidden numbers."""
 
 
 @fieldwise_init
@@ -280,17 +278,6 @@ def store_any[
                     result.store[1, 1](
                         Int(row), Int(column), SIMD[DType.float32, 1](sums[part][at])
                     )
-
-
-@always_inline
-def numbers_of[rows: Int, //, row: Int](sums: Accumulator[rows]) -> Numbers[rows]:
-    """Returns the sums of a lane's first or second row."""
-    var found = Numbers[rows]()
-    comptime for i in range(rows // OCTET * PAIR):
-        comptime octet, place = divmod(i, PAIR)
-        comptime part, at = place_of(octet, row, place)
-        found[i] = sums[part][at]
-    return found
 
 
 @always_inline

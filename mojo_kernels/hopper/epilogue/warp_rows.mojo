@@ -12,18 +12,18 @@ leaves them:
         lane 2 * t + c        stores hidden numbers 4 * c .. 4 * c + 3 of row t
 """
 
-from layout import Coord, row_major
+from layout import Coord
 from max.gpu.primitives.warp import broadcast, shuffle_xor
 from max.gpu.sync import syncwarp
 from std.memory import bitcast
 
 from ...simt.arguments import Result
 from ...simt.host import BFLOAT16, CHUNK, FLOAT32, VECTOR_BYTES
-from ..decode.bf16 import ROWS
+from ..accumulator import PAIR, numbers_of
 from ..instructions.packed import round_two
 from ..instructions.shared_memory import TileAddresses, load_quad, store_word
 from ..instructions.warp import keep_branch, lane_here
-from ..instructions.wgmma import Accumulator, PART_SUMS, store_sums
+from ..instructions.wgmma import Accumulator, store_sums
 from ..layout import K_LANES
 from ..shapes import HEADER_BYTES, OCTET, ROOM_STRIDE, ROOM_TOKENS, WARP_ROWS
 from .target import TileOfC
@@ -36,8 +36,6 @@ comptime WARP_HIDDEN = 8
 """Hidden numbers of a warp."""
 comptime STORED = 4
 """Hidden numbers that a lane stores side by side."""
-comptime PAIR = 2
-"""Neighbouring rows of C of a lane."""
 comptime PASS_NUMBERS = ROOM_TOKENS // OCTET * PAIR
 """Hidden numbers of a lane at a time: those of `ROOM_TOKENS` rows."""
 
@@ -181,7 +179,6 @@ def store_hidden_rows[
 ](sums: Accumulator[rows], room: Room, to: TileOfC, first_column: UInt32):
     """Stores a warp's hidden numbers of the rows that there are, sixteen at a time."""
     var result, half = to.result, to.part.half
-    comptime order = row_major[rows // OCTET, ROWS, PAIR]()
     var lane = lane_here()
     var weight_row, pair = divmod(lane, UInt32(K_LANES))
     var are_neighbours = half == 0
@@ -206,14 +203,8 @@ def store_hidden_rows[
     var end = broadcast(result.rows)
     comptime for first in range(0, rows, ROOM_TOKENS):
         if UInt32(first) < end:
-            var upper = SIMD[DType.float32, PASS_NUMBERS]()
-            var lower = SIMD[DType.float32, PASS_NUMBERS]()
-            comptime for i in range(PASS_NUMBERS):
-                comptime octet, pair_at = divmod(i, PAIR)
-                comptime at = Coord(first // OCTET + octet, 0, pair_at)
-                comptime part, place = divmod(Int(order(at)), PART_SUMS)
-                upper[i] = sums[part][place]
-                lower[i] = sums[part][place + PAIR]
+            var upper = numbers_of[0, first, PASS_NUMBERS](sums)
+            var lower = numbers_of[1, first, PASS_NUMBERS](sums)
             var gates, ups = upper, lower
             if are_neighbours:
                 gates, ups = exchanged(upper, lower, is_even)
