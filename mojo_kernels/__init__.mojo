@@ -89,6 +89,8 @@ Hopper's builds on the room of any GPU.
             encode.mojo           quantization of a block in registers
             activations.mojo      the left side: codes, or floats encoded on the way
             weights.mojo          the right side, preshuffled
+            shared.mojo           rows that waves share: from memory straight to LDS
+            columns.mojo          operands that lie column by column, read transposed
             quantizer.mojo        from floats to codes in memory, a wave's part
         schedules/            a kernel for each order of a wave's work
             groups.mojo           tile scheduler: of one group, or of several, from their sizes
@@ -104,8 +106,6 @@ Hopper's builds on the room of any GPU.
                 order.mojo            what stands between matrix instructions, as data
                 main_loop.mojo        a wave along K
                 operands.mojo         what a tile takes of both sides
-                rows.mojo             how codes and scales get into LDS
-                scales.mojo           all scales of a tile's rows at once, as they are in memory
             ping_pong/            large M: eight waves share a large tile
                 kernel.mojo           the kernel, which problems, and the launch
                 shape.mojo            the size of the tile, and what it means for LDS
@@ -113,10 +113,7 @@ Hopper's builds on the room of any GPU.
                 main_loop.mojo        a wave along K
                 operands.mojo         what a tile takes of both sides
                 groups.mojo           tiles of groups: their records, and their results
-                stages.mojo           what waves share in LDS
-                shared.mojo           what they load of an operand: the interface
-                codes.mojo            rows of activations
-                columns.mojo          operands that lie column by column, read transposed
+                fragments.mojo        stages in LDS, and how waves read their fragments
         prologue/             activations made ready within the kernel
             cooperative.mojo      workgroups that prepare the rows they share
             works.mojo            what they prepare: codes of floats, scales in order

@@ -46,7 +46,6 @@ struct GroupedRows(TrivialRegisterPassable):
     var a: Int
     """Floats; or codes, and behind them plain scales."""
     var count: Int
-    """Rows of these."""
     var list: Int
     """Which of them are the rows of the groups, int32, if they are gathered."""
     var sizes: Int
@@ -84,7 +83,6 @@ struct GemmArguments(TrivialRegisterPassable):
     var rows: GroupedRows
     var a_scales: Int
     var experts: Experts
-    """Weights and bias, of one group or of several."""
     var gate: Gate
     var n: Int
     var k: Int
@@ -92,7 +90,6 @@ struct GemmArguments(TrivialRegisterPassable):
 
     @staticmethod
     def of(problem: Problem, workspace: Int) -> Self:
-        """Describes a dense product."""
         var m = problem.m
         return Self(
             GroupedRows(problem.left.values, m, 0, 0, m, problem.result.values),
@@ -106,5 +103,4 @@ struct GemmArguments(TrivialRegisterPassable):
 
     @staticmethod
     def of_groups(rows: GroupedRows, experts: Experts, gate: Gate, n: Int, k: Int) -> Self:
-        """Describes a grouped product."""
         return Self(rows, 0, experts, gate, n, k, 0)

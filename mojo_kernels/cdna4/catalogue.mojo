@@ -78,12 +78,10 @@ struct Texts(Visitor):
     var assembler: Assembler
 
     def __init__(out self):
-        """Begins with nothing."""
         self.names = []
         self.assembler = Assembler()
 
     def kernel[Kernel: Listed](mut self, name: String) raises:
-        """Compiles a kernel."""
         # Any shape: the code does not depend on it.
         comptime SIZE = 1 << 10
         self.names.append(name)
@@ -98,14 +96,10 @@ struct Question(Visitor):
     var n: Int
     var k: Int
     var is_known: Bool
-    """Whether there is such a kernel."""
     var supports: Bool
-    """Whether it computes the shape."""
     var recorder: Recorder
-    """Its launches, if it does."""
 
     def __init__(out self, name: String, m: Int, n: Int, k: Int):
-        """Asks about the kernel `name`."""
         self.name = name
         self.m = m
         self.n = n
@@ -115,7 +109,6 @@ struct Question(Visitor):
         self.recorder = Recorder(WORKSPACE)
 
     def kernel[Kernel: Listed](mut self, name: String) raises:
-        """Answers if the name is the one."""
         if name == self.name:
             self.is_known = True
             self.supports = Kernel.supports(self.m, self.n, self.k)

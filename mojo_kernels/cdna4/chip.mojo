@@ -23,6 +23,8 @@ comptime WORD_BYTES = 4
 """Bytes of an int32 or a float32."""
 comptime PIECE_BYTES = 16
 """What a lane moves at once."""
+comptime LOAD_BYTES = LANES * PIECE_BYTES
+"""What a wave does."""
 
 comptime BLOCK = 32
 """Elements along K that share a scale byte: the instruction knows no other block."""
@@ -45,7 +47,11 @@ comptime PAIR = PreshuffledCdna4.SCALE_ROW_MULTIPLE // TILE
 """Tiles along the rows whose scales share a word."""
 comptime WORD_SCALES = PAIR * GROUP_TILES
 """Scales of a word."""
-comptime QUANTIZED_ROWS = PAIR * TILE
+comptime SCALE_GROUP_ROWS = PAIR * TILE
+"""Rows whose scales share words."""
+comptime SCALE_GROUP_BYTES = SCALE_GROUP_ROWS * GROUP_BLOCKS
+"""Bytes of the scales of two tiles of rows and as many along K."""
+comptime QUANTIZED_ROWS = SCALE_GROUP_ROWS
 """Rows that a wave quantizes."""
 comptime QUANTIZE_WAVES = 2
 """Waves of a workgroup that quantizes. Guess."""

@@ -40,7 +40,6 @@ struct Formats(Equatable, TrivialRegisterPassable):
     row by row, and those of the right side are preshuffled."""
 
     def __init__(out self, left: Format, right: Format, *, are_columns: Bool = False):
-        """Names formats."""
         self.left = left
         self.right = right
         self.are_columns = are_columns
@@ -53,7 +52,6 @@ struct Formats(Equatable, TrivialRegisterPassable):
         return Self(_format(left), _format(right))
 
     def words(self) -> String:
-        """Returns their names."""
         return String(name_of(self.left), " x ", name_of(self.right))
 
 
@@ -117,7 +115,6 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
     var x: Optional[DType]
     """The type of activations that are floats; none for codes."""
     var rounding: Rounding
-    """How floats are quantized."""
     var out: DType
     var bias: Optional[DType]
 
@@ -135,7 +132,6 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
         )
 
     def kind(self) -> LeftKind:
-        """Returns what the left side is."""
         if self.formats.left == KEPT:
             return LeftKind.KEPT
         return LeftKind.QUANTIZED if self.x else LeftKind.ENCODED

@@ -47,7 +47,6 @@ struct Hidden[dtype: DType, bias_dtype: Optional[DType]](Destination):
     """Rows of hidden numbers, contiguous."""
 
     comptime Both = Target[Self.dtype, Self.bias_dtype]
-    """Where the sums would go."""
 
     var sums: Self.Both
     """Their bias and their columns; its memory is that of the hidden numbers."""
@@ -69,7 +68,6 @@ struct Hidden[dtype: DType, bias_dtype: Optional[DType]](Destination):
 
     @always_inline
     def bias_of(self, first_column: Int32, lane: Int32) -> Sums:
-        """Starts loading the bias of a lane's columns."""
         return self.sums.bias_of(first_column, lane)
 
     @always_inline
@@ -83,7 +81,6 @@ struct Hidden[dtype: DType, bias_dtype: Optional[DType]](Destination):
         first_column: Int32,
         lane: Int32,
     ):
-        """Stores what becomes of a lane's sums from its column `first` on."""
         comptime BYTES = size_of[Self.dtype]()
         comptime HALF = width // 2
         var row, column = self.sums.place[first](first_row, first_column, lane)
@@ -164,17 +161,14 @@ struct HiddenCodes[
     """
 
     comptime Both = Target[DType.float32, Self.bias_dtype]
-    """Where the sums would go."""
 
     var sums: Self.Both
-    """Their bias and their columns."""
     var gate: QuickGate
     var codes: AMDBufferResource
     """[rows, blocks] of codes."""
     var scales: AMDBufferResource
     """[rows, blocks] in their layout."""
     var blocks: Int32
-    """Blocks of a row."""
 
     @staticmethod
     @always_inline
@@ -251,7 +245,6 @@ struct HiddenCodes[
     ](self, sums: SumTile[m_tiles, n_tiles], bias: SumTile[n_tiles]) -> SIMD[
         Self.dtype, _LANE_NUMBERS
     ]:
-        """Returns a lane's hidden numbers of a row."""
         var gates = SIMD[DType.float32, _LANE_NUMBERS]()
         var ups = SIMD[DType.float32, _LANE_NUMBERS]()
         comptime for n_tile in range(EXCHANGED):
@@ -295,7 +288,6 @@ struct _Encoded[format: Format](TrivialRegisterPassable):
     """What a lane has of encoded rows."""
 
     comptime WORDS = CODE_WORDS[Self.format] // EXCHANGED
-    """Words of codes of a row: one or two."""
 
     var codes: SIMD[DType.uint32, Self.WORDS * EXCHANGED]
     """The first word of each tile of rows, then the second."""
@@ -305,7 +297,6 @@ struct _Encoded[format: Format](TrivialRegisterPassable):
     @staticmethod
     @always_inline
     def none() -> Self:
-        """Returns zeros."""
         return Self(SIMD[DType.uint32, Self.WORDS * EXCHANGED](0), 0)
 
     @always_inline

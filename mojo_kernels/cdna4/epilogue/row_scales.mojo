@@ -32,7 +32,6 @@ struct RowScales(TrivialRegisterPassable):
     @staticmethod
     @always_inline
     def of(left: ImmPointer[UInt8, _], right: ImmPointer[UInt8, _], m: Int32, n: Int32) -> Self:
-        """Describes scales at two addresses."""
         return Self(View.of(left, m * Int32(WORD_BYTES)), View.of(right, n * Int32(WORD_BYTES)))
 
     @always_inline
@@ -51,7 +50,6 @@ struct RowScales(TrivialRegisterPassable):
     @staticmethod
     @always_inline
     def applied(sums: Sums, row: Float32, columns: Sums) -> Sums:
-        """Returns the sums of a tile, scaled."""
         var mantissas = mantissa_of(columns) * mantissa_of(Sums(row))
         return times_power(sums * mantissas, exponent_of(columns) + exponent_of(Sums(row)))
 

@@ -42,11 +42,8 @@ struct Target[dtype: DType, bias_dtype: Optional[DType]](Destination):
     """C = sums + bias, [M, N] and contiguous."""
 
     var values: AMDBufferResource
-    """C."""
     var bias: AMDBufferResource
-    """The bias, [N]."""
     var n: Int32
-    """Columns."""
 
     @staticmethod
     @always_inline
@@ -78,7 +75,6 @@ struct Target[dtype: DType, bias_dtype: Optional[DType]](Destination):
         first_column: Int32,
         lane: Int32,
     ):
-        """Stores what a lane holds of a tile from its column `first` on."""
         comptime BYTES = Int32(size_of[Self.dtype]())
         var row, column = self.place[first](first_row, first_column, lane)
         var values = self.biased[first](sums, bias).cast[Self.dtype]()
@@ -118,7 +114,6 @@ struct Target[dtype: DType, bias_dtype: Optional[DType]](Destination):
 
     @always_inline
     def bias_of(self, first_column: Int32, lane: Int32) -> Sums:
-        """Starts loading the bias of a lane's columns of a tile; any value beyond N."""
         var bias = Sums(0)
         comptime if Self.bias_dtype:
             comptime bias_dtype = Self.bias_dtype.value()

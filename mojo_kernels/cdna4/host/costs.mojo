@@ -51,7 +51,6 @@ struct Costs(TrivialRegisterPassable):
     var bytes_of_all: Int
     """That all get of memory."""
     var latency: Int
-    """Of memory."""
     var written_back: Int
     """Bytes that all caches write back."""
     var reduction_begins: Int
@@ -135,7 +134,6 @@ struct Costs(TrivialRegisterPassable):
         return before + self.of_middle(plan.middle, m, n, k)
 
     def of_middle(self, shape: InterleavedShape, m: Int, n: Int, k: Int) -> Int:
-        """Returns the cycles of a middle kernel."""
         var rows, columns = ceildiv(m, shape.rows()), ceildiv(n, shape.columns())
         var simd_waves = shape.waves // WAVES
         var tiles = shape.m_tiles * shape.n_tiles * simd_waves
@@ -162,7 +160,6 @@ struct Costs(TrivialRegisterPassable):
         return self.launch + self.saved + runs
 
     def of_prefill(self, m_tiles: Int, m: Int, n: Int, k: Int, float_bytes: Int) -> Int:
-        """Returns the cycles of a prefill kernel."""
         var rows, columns = ceildiv(m, rows_of(m_tiles)), ceildiv(n, COLUMNS)
         var begin = self.prefill_ends
         if float_bytes != CODES:

@@ -119,7 +119,6 @@ struct LayerCuts(TrivialRegisterPassable):
         return Self(places[0], places[1])
 
     def text(self, left: Format) -> String:
-        """Returns what `parse` reads."""
         return String(cut_of(left, self.gate_up).name(), " ", cut_of(left, self.down).name())
 
 
@@ -139,9 +138,7 @@ struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
     """What a layer is compiled for."""
 
     var left: Format
-    """What activations are rounded to."""
     var x: DType
-    """The type of the tokens."""
     var rounding: Rounding
     var gate_up: Format
     var gate_up_bias: Optional[DType]
@@ -181,7 +178,6 @@ struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
         return self.has_ordered_kernels() and has_prefill(slots, groups)
 
     def may_be_neighbours(self) -> Bool:
-        """Says whether gates may be neighbours of their ups."""
         return self.gate == ANY or Gate(self.gate, 0, 0).is_interleaved()
 
     def may_be_halves(self) -> Bool:
@@ -189,12 +185,10 @@ struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
         return self.gate == ANY or not Gate(self.gate, 0, 0).is_interleaved()
 
     def first(self, result: DType) -> ProductTypes:
-        """Returns the types of the first product, whose results are of type `result`."""
         var formats = Formats(self.left, self.gate_up)
         return ProductTypes(formats, Optional(self.x), self.rounding, result, self.gate_up_bias)
 
     def second(self) -> ProductTypes:
-        """Returns the types of the second product."""
         var formats = Formats(self.left, self.down)
         var x = Optional(self.x)
         return ProductTypes(formats, x, self.rounding, DType.float32, self.down_bias)
@@ -229,7 +223,6 @@ struct LayerMemory(TrivialRegisterPassable):
     comptime NOT_ORDERED = OrderedRows(-1, -1, -1)
 
     def orders(self) -> Bool:
-        """Says whether rows are ordered by tiles."""
         return self.ordered.tiles != materialize[Self.NOT_ORDERED]().tiles
 
     @staticmethod

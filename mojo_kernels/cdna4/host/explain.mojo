@@ -47,7 +47,6 @@ struct Explanation(Copyable, Movable):
     var grid: Grid
     var workspace: Workspace
     var quantizes_first: Bool
-    """Whether a launch of its own makes codes of floats before."""
 
 
 def explain(m: Int, n: Int, k: Int, formats: Formats, *, is_encoded: Bool) raises -> Explanation:
@@ -67,7 +66,6 @@ struct LayerSizes(TrivialRegisterPassable):
 
     var tokens: Int
     var slots: Int
-    """Of a token."""
     var experts: Int
     var width: Int
     var inner: Int
@@ -75,7 +73,6 @@ struct LayerSizes(TrivialRegisterPassable):
     """Whether gates and ups are neighbours."""
 
     def problem(self) -> ExpertsProblem:
-        """Returns a layer of that size, without memory."""
         var right = Right(0, 0, 0, 0)
         var experts = Experts(right, self.experts, 0, 0, 0, NO_BIAS)
         var gate = Gate(Gate.SWIGLU_OAI if self.is_interleaved else Gate.SILU, 0, 0)

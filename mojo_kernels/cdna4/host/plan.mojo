@@ -29,14 +29,10 @@ struct Family(Equatable, TrivialRegisterPassable):
     var code: Int
 
     comptime DECODE = Self(0)
-    """Of `streaming/kernel.mojo`."""
     comptime PREFILL = Self(1)
-    """Of `ping_pong/kernel.mojo`."""
     comptime MIDDLE = Self(2)
-    """Of `interleaved/kernel.mojo`."""
 
     def kernel(self) -> String:
-        """Returns the file of the kernel."""
         var room = "streaming" if self == Self.DECODE else "ping_pong"
         room = "interleaved" if self == Self.MIDDLE else room
         return String("cdna4/schedules/", room, "/kernel.mojo")
@@ -64,27 +60,22 @@ struct Plan(TrivialRegisterPassable):
 
     @staticmethod
     def of(shape: StreamingShape) -> Self:
-        """Returns the plan of a decode kernel."""
         return Self(Family.DECODE, shape, Self._NO_MIDDLE, 0)
 
     @staticmethod
     def of(shape: InterleavedShape) -> Self:
-        """Returns the plan of a middle kernel."""
         return Self(Family.MIDDLE, Self._NO_DECODE, shape, 0)
 
     @staticmethod
     def of(*, m_tiles: Int) -> Self:
-        """Returns the plan of a prefill kernel."""
         return Self(Family.PREFILL, Self._NO_DECODE, Self._NO_MIDDLE, m_tiles)
 
     def name(self) -> String:
-        """Returns the name."""
         if self.family == Family.PREFILL:
             return String("prefill", rows_of(self.m_tiles))
         return self.middle.name() if self.family == Family.MIDDLE else self.decode.name()
 
     def tile(self) -> Tuple[Int, Int]:
-        """Returns the rows and columns of C of a workgroup."""
         if self.family == Family.PREFILL:
             return (rows_of(self.m_tiles), COLUMNS)
         if self.family == Family.MIDDLE:
@@ -92,11 +83,9 @@ struct Plan(TrivialRegisterPassable):
         return self.decode.tile()
 
     def splits(self) -> Int:
-        """Returns the workgroups that share a tile of C, each with a part of K."""
         return self.middle.splits if self.family == Family.MIDDLE else self.decode.splits
 
     def sharers(self) -> Int:
-        """Returns the waves with the same part of K, which share its activations."""
         return self.middle.waves if self.family == Family.MIDDLE else self.decode.sharers
 
     def depth(self) -> Int:
@@ -104,7 +93,6 @@ struct Plan(TrivialRegisterPassable):
         return self.middle.depth if self.family == Family.MIDDLE else self.decode.depth
 
     def step_k(self) -> Int:
-        """Returns the elements along K of a step of the loop."""
         if self.family == Family.PREFILL:
             return STAGE_BLOCKS // TILE_BLOCKS * TILE_K
         if self.family == Family.MIDDLE:
@@ -141,7 +129,6 @@ struct Plan(TrivialRegisterPassable):
         return has_room(self.decode, types)
 
     def grid(self, m: Int, n: Int) -> Grid:
-        """Returns the grid of a launch."""
         if self.family == Family.PREFILL:
             return grid_of(self.m_tiles, m, n)
         return self.middle.grid(m, n) if self.family == Family.MIDDLE else self.decode.grid(m, n)

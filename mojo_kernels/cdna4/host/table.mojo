@@ -57,7 +57,6 @@ struct Sources(Equatable, TrivialRegisterPassable):
     """Any."""
 
     def include(self, types: ProductTypes) -> Bool:
-        """Says whether the activations of `types` are among them."""
         if types.formats != Formats.MXFP4:
             return self.wide_floats if types.x else self.wide_codes
         return self.floats if types.x else self.codes
@@ -68,11 +67,9 @@ struct Choice(TrivialRegisterPassable):
     """A row of the table: the shapes it covers, the plan for them, and why."""
 
     var sources: Sources
-    """The activations it is for."""
     var max_m: Int
     """Rows of activations, at most: a multiple of a tile, or `ANY`."""
     var max_k: Int
-    """Elements along K, at most."""
     var max_tiles: Int
     """Tiles of C that workgroups compute, at most."""
     var any_k: Bool

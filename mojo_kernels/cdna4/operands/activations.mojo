@@ -36,7 +36,6 @@ trait ActivationSource(TrivialRegisterPassable):
     """A wave's rows of activations, some tiles of 16."""
 
     comptime left: Format
-    """What the blocks are encoded in."""
     comptime LOADS: Int
     """Memory instructions that fetch a tile."""
     comptime PIECES: Int
@@ -104,20 +103,15 @@ struct FloatSource[
     """
 
     comptime left = Self.format
-    """What the blocks are encoded in."""
     comptime Tile = FloatTile[Self.dtype]
-    """How a tile moves."""
     comptime LOADS = Self.Tile.LOADS
     """Loads straight to LDS."""
     comptime PIECES = Self.Tile.PIECES
-    """The floats of a tile."""
     comptime Cursor = FloatCursor
-    """A chunk of floats."""
 
     var x: View
     """The floats from the wave's first row on."""
     var k: Int32
-    """Elements of a row."""
     var offsets: RegisterTile[DType.int32, 1, Self.m_tiles, Self.LOADS]
     """Where the lane's piece of each load lies, from the beginning of a chunk."""
     var first_piece: Int32
@@ -166,12 +160,10 @@ struct FloatSource[
 
     @always_inline
     def settle_block(mut self, lane: Int32):
-        """Finds the lane's first piece."""
         self.first_piece = Self.Tile.first_piece(lane)
 
     @always_inline
     def cursor(self, chunk: Int32, m_tile: Int32 = 0, is_wanted: Bool = True) -> Self.Cursor:
-        """Returns the place of a chunk, from a tile of rows on; beyond K all is zero."""
         var first = chunk * Int32(Self.k_tiles * TILE_K)
         var k_left = self.k - first
         var offset = (m_tile * Int32(TILE) * self.k + first) * Int32(Self.Tile.ELEMENT_BYTES)
@@ -198,7 +190,6 @@ struct FloatSource[
     def block(
         self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES]
     ) -> EncodedBlock[Self.left]:
-        """Returns what the lane feeds of a tile that has arrived in LDS."""
         comptime if Self.format == KEPT:
             var floats = Self.Tile.block(tile, self.first_piece).cast[DType.bfloat16]()
             return {bitcast[DType.uint32, CODE_WORDS[Self.left]](floats), 0}
@@ -238,9 +229,7 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     """
 
     comptime left = Self.format
-    """What the blocks are encoded in."""
     comptime CODE_BYTES = LANE_BYTES[Self.format]
-    """Bytes of the codes of a block."""
     comptime HAS_SCALES = not Self.format.has_row_scales()
     """Whether scales are multiplied here; those of rows are not."""
     comptime SCALE_BLOCKS = 1 if Self.format.scale == Scale.E8M0 else TILE_BLOCKS
@@ -250,14 +239,12 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     comptime PIECES = 0
     """Straight to registers."""
     comptime Cursor = CodeCursor
-    """A chunk of codes and scales."""
 
     var codes: View
     """The codes from the wave's first row on."""
     var scales: View
     """The scales from the wave's first row on."""
     var k_blocks: Int32
-    """Blocks of a row."""
     var rows: SIMD[DType.int32, Self.m_tiles]
     """The lane's block in the first tile along K of each tile of rows."""
     var scale_rows: SIMD[DType.int32, Self.m_tiles]
@@ -272,7 +259,6 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
         k_blocks: Int32,
         first_row: Int32,
     ):
-        """Begins at row `first_row` of `rows`; `settle` does the rest."""
         var row_bytes = k_blocks * Int32(Self.CODE_BYTES)
         self.codes = View.of(codes, rows * row_bytes).moved(first_row * row_bytes)
         self.k_blocks = k_blocks
@@ -286,12 +272,10 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
 
     @always_inline
     def _scales_of_row(self) -> Int32:
-        """Returns the scales of a row."""
         return quotient[Self.SCALE_BLOCKS](self.k_blocks + Int32(Self.SCALE_BLOCKS - 1))
 
     @always_inline
     def settle(mut self, lane: Int32):
-        """Computes the lane's offsets."""
         comptime for m_tile in range(Self.m_tiles):
             var row = Int32(m_tile * TILE) + lane % TILE
             var block = quotient[TILE](lane)
@@ -302,12 +286,10 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
 
     @always_inline
     def settle_block(mut self, lane: Int32):
-        """Has nothing to do."""
         pass
 
     @always_inline
     def cursor(self, chunk: Int32, m_tile: Int32 = 0, is_wanted: Bool = True) -> Self.Cursor:
-        """Returns the place of a chunk, from a tile of rows on; beyond K all is zero."""
         var first = chunk * Int32(Self.k_tiles * TILE_BLOCKS)
         var blocks_left = self.k_blocks - first
         var is_inside = is_wanted and blocks_left > 0
@@ -327,7 +309,6 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     ](self, at: Self.Cursor, tile: SharedPieces[Self.PIECES], lane: Int32) -> EncodedBlock[
         Self.left
     ]:
-        """Starts loading a tile of the chunk to registers; `tile` is not used."""
         comptime first = Int32(k_tile * TILE_BLOCKS)
         comptime LANE_PIECES = PIECES[Self.format]
         var group = quotient[TILE](lane)
@@ -365,5 +346,4 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     def block(
         self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES]
     ) -> EncodedBlock[Self.left]:
-        """Returns what the lane feeds of a tile that has arrived in registers."""
         return kept

@@ -44,7 +44,6 @@ struct EncodedBlock[format: Format](TrivialRegisterPassable):
     """One encoded block."""
 
     var codes: BlockCodes[Self.format]
-    """The packed codes."""
     var scale: UInt32
     """The scale byte; the bits above it are zero."""
 
@@ -217,7 +216,6 @@ struct Rescaling(TrivialRegisterPassable):
     var divisor: UInt32
     """What they are divided by then: an exponent field of float32."""
     var scale: UInt32
-    """The scale byte."""
 
     comptime SHIFT = UInt32(64 << F32_MANTISSA_BITS)
     """The exponent of the factor, or of one over it, in its place."""

@@ -69,14 +69,12 @@ struct Span(TrivialRegisterPassable):
     """A tensor of less than 2 GiB, from a place that is the same for all lanes."""
 
     var start: Bytes
-    """The first byte."""
     var num_bytes: Int32
     """Bytes up to the end of the tensor."""
 
     @staticmethod
     @always_inline
     def of[dtype: DType](tensor: ImmPointer[Scalar[dtype], _], count: Int32) -> Self:
-        """Spans `count` elements."""
         return Self(bytes_of(tensor), count * Int32(size_of[dtype]()))
 
     @always_inline
@@ -107,14 +105,12 @@ struct View(TrivialRegisterPassable):
     """
 
     var tensor: AMDBufferResource
-    """The whole tensor."""
     var place: Int32
     """Bytes from its beginning."""
 
     @staticmethod
     @always_inline
     def of[dtype: DType](tensor: ImmPointer[Scalar[dtype], _], count: Int32) -> Self:
-        """Views `count` elements from the first one."""
         return Self(AMDBufferResource(tensor, Int(count)), 0)
 
     @always_inline
@@ -130,7 +126,6 @@ struct View(TrivialRegisterPassable):
 
     @always_inline
     def load[num_bytes: Int](self, offset: Int32) -> SIMD[DType.uint8, num_bytes]:
-        """Loads the bytes at a lane's `offset`."""
         return self.tensor.load[DType.uint8, num_bytes](offset, scalar_offset=self.place)
 
     @always_inline

@@ -26,6 +26,7 @@ from ..chip import (
     PAIR,
     PIECE_BYTES,
     QUANTIZED_ROWS,
+    SCALE_GROUP_BYTES,
     TILE,
     TILE_BLOCKS,
 )
@@ -49,7 +50,6 @@ struct QuantizedRows[
     """
 
     comptime CODE_BYTES = LANE_BYTES[Self.format]
-    """Bytes of the codes of a block."""
     comptime STORES = PIECES[Self.format] + (1 if Self.Layout == Plain else 0)
     """Stores of a tile; preshuffled scales of several tiles go together."""
 
@@ -58,9 +58,7 @@ struct QuantizedRows[
     var scales: AMDBufferResource
     """[M, K / 32] or its preshuffled form."""
     var rows: Int32
-    """M."""
     var k_blocks: Int32
-    """Blocks of a row."""
 
     @staticmethod
     @always_inline
@@ -107,9 +105,8 @@ struct QuantizedRows[
     @always_inline
     def put_word(self, word: UInt32, pair: Int32, group: Int32, lane: Int32):
         """Stores the preshuffled scales of two by two tiles."""
-        comptime GROUP_BYTES = Int32(PAIR * TILE * GROUP_BLOCKS)
         var groups = quotient[GROUP_BLOCKS](self.k_blocks + Int32(GROUP_BLOCKS - 1))
-        var offset = (pair * groups + group) * GROUP_BYTES + lane * 4
+        var offset = (pair * groups + group) * Int32(SCALE_GROUP_BYTES) + lane * 4
         self.scales.store[cache_policy=Self.policy](
             offset if group < groups else OUT_OF_RANGE, bitcast[DType.uint8, 4](word)
         )
@@ -139,34 +136,26 @@ struct GroupQuantizer[
     comptime Source = FloatSource[
         Self.format, Self.dtype, Self.rounding, PAIR, GROUP_TILES, k_tail=True
     ]
-    """The floats."""
     comptime Rows = QuantizedRows[Self.format, Self.Layout, Self.policy]
-    """The result."""
     comptime TILES = PAIR * GROUP_TILES
-    """Tiles of a group."""
     comptime LDS_BYTES = Self.places * Self.Source.PIECES * PIECE_BYTES
-    """Bytes of LDS of the wave."""
 
     var source: Self.Source
     """The floats from the pair's first row on, settled."""
     var rows: Self.Rows
-    """The result."""
     var lds: Lds
-    """The wave's LDS."""
     var pair: Int32
     """The pair of tiles, counted from the first row."""
     var lane: Int32
 
     @always_inline
     def _fetch_tile[tile: Int](self, at: Self.Source.Cursor):
-        """Starts loading a tile of a group."""
         comptime m_tile, k_tile = divmod(tile, GROUP_TILES)
         _ = self.source.fetch[k_tile, m_tile](at, self._place[tile](), self.lane)
         schedule_barrier()
 
     @always_inline
     def _place[tile: Int](self) -> SharedPieces[Self.Source.PIECES]:
-        """Returns where the floats of a tile go."""
         comptime TILE_BYTES = Self.Source.PIECES * PIECE_BYTES
         return pieces_at[Self.Source.PIECES](self.lds, Int32(tile % Self.places * TILE_BYTES))
 

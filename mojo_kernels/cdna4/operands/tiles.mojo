@@ -29,13 +29,9 @@ struct FloatTile[dtype: DType]:
     """A tile of activations, 16 rows x 128, on its way through LDS."""
 
     comptime ELEMENT_BYTES = size_of[Self.dtype]()
-    """Bytes of a float."""
     comptime ROW_PIECES = TILE_K * Self.ELEMENT_BYTES // PIECE_BYTES
-    """Pieces of a row."""
     comptime PIECES = TILE * Self.ROW_PIECES
-    """Pieces of the tile."""
     comptime BLOCK_PIECES = BLOCK * Self.ELEMENT_BYTES // PIECE_BYTES
-    """Pieces of a block."""
     comptime LOADS = Self.PIECES // LANES
     """Loads of a tile: each is a piece for every lane, one lane behind another."""
 
@@ -79,7 +75,6 @@ struct FloatTile[dtype: DType]:
     @staticmethod
     @always_inline
     def block(tile: SharedPieces[Self.PIECES], first_piece: Int32) -> SIMD[Self.dtype, BLOCK]:
-        """Reads the block of a lane."""
         var words = SIMD[DType.uint32, Self.BLOCK_PIECES * PIECE_WORDS]()
         comptime for i in range(Self.BLOCK_PIECES):
             var piece = read_piece(tile, Coord(first_piece ^ Int32(i)))

@@ -23,6 +23,7 @@ from ..chip import (
     LANE_BYTES,
     PAIR,
     PIECE_BYTES,
+    SCALE_GROUP_BYTES,
     TILE,
     TILE_BLOCKS,
 )
@@ -41,7 +42,6 @@ struct WeightCursor(TrivialRegisterPassable):
     var scales: View
     """From the first word of the chunk's group on."""
     var first_block: Int32
-    """The chunk's first block along K."""
 
 
 @fieldwise_init
@@ -58,32 +58,22 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
     """
 
     comptime CODE_BYTES = LANE_BYTES[Self.format]
-    """Bytes of the codes of a block."""
     comptime TILE_BYTES = TILE * TILE_BLOCKS * Self.CODE_BYTES
-    """Bytes of the codes of a tile."""
     comptime HAS_BYTES = Self.format.scale == Scale.E8M0
     """Whether scales are bytes in the preshuffled order."""
     comptime WORD_TILES = _word_tiles(Self.format, Self.n_tiles)
     """Tiles of rows that share a word of scales."""
     comptime SPANS = ceildiv(Self.n_tiles, Self.WORD_TILES)
-    """Such groups of tiles."""
     comptime WORDS = _words(Self.format, Self.SPANS, Self.k_tiles)
-    """Words of scales for a chunk."""
     comptime LOADS = Self.WORDS + Self.k_tiles * Self.n_tiles * PIECES[Self.format]
-    """Loads of a chunk."""
     comptime CHUNK_BLOCKS = Self.k_tiles * TILE_BLOCKS
-    """Blocks of a chunk along K."""
-    comptime GROUP_BYTES = Int32(GROUP_BLOCKS * PAIR * TILE)
-    """Bytes of the scales of a group."""
 
     var codes: View
     """The codes from the wave's first tile on."""
     var scales: View
     """The scales from the pair of the wave's first tile on."""
     var k_blocks: Int32
-    """Blocks of a row."""
     var first_tile: Int32
-    """The wave's first tile of rows."""
 
     @staticmethod
     @always_inline
@@ -116,17 +106,17 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
 
     @always_inline
     def _tile_row_bytes(self) -> Int32:
-        """Returns the bytes from one tile of rows to the next."""
         return self.k_blocks * Int32(TILE * Self.CODE_BYTES)
 
     @always_inline
     def _pair_row_bytes(self) -> Int32:
         """Returns the bytes from the scales of one pair of tiles to the next."""
-        return quotient[GROUP_BLOCKS](self.k_blocks + Int32(GROUP_BLOCKS - 1)) * Self.GROUP_BYTES
+        return quotient[GROUP_BLOCKS](self.k_blocks + Int32(GROUP_BLOCKS - 1)) * Int32(
+            SCALE_GROUP_BYTES
+        )
 
     @always_inline
     def _float_row_bytes(self) -> Int32:
-        """Returns the bytes of a row of float scales."""
         var scales = quotient[TILE_BLOCKS](self.k_blocks + Int32(TILE_BLOCKS - 1))
         return scales * Int32(Scale.FLOAT32.bytes)
 
@@ -135,7 +125,7 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         """Returns the place of a chunk; one beyond K reads as zeros."""
         var block = chunk * Int32(Self.CHUNK_BLOCKS)
         var is_inside = block < self.k_blocks
-        var scale = quotient[GROUP_BLOCKS](block) * Self.GROUP_BYTES
+        var scale = quotient[GROUP_BLOCKS](block) * Int32(SCALE_GROUP_BYTES)
         comptime if not Self.HAS_BYTES:
             scale = quotient[TILE_BLOCKS](block) * Int32(Scale.FLOAT32.bytes)
         return WeightCursor(

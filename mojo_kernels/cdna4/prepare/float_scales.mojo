@@ -59,11 +59,9 @@ struct Rows[dtype: DType](TrivialRegisterPassable):
     var codes: AMDBufferResource
     """The codes, likewise."""
     var k: Int32
-    """Elements of a row."""
 
     @always_inline
     def load(self, row: Int32, column: Int32, is_inside: Bool) -> Chunk:
-        """Loads a chunk."""
         comptime BYTES = size_of[Self.dtype]()
         comptime PIECE = 16
         var offset = (row * self.k + column) * Int32(BYTES)
@@ -75,7 +73,6 @@ struct Rows[dtype: DType](TrivialRegisterPassable):
 
     @always_inline
     def store(self, codes: SIMD[DType.uint8, CHUNK], row: Int32, column: Int32, is_inside: Bool):
-        """Stores the codes of a chunk."""
         self.codes.store(row * self.k + column if is_inside else OUT_OF_RANGE, codes)
 
 
@@ -105,12 +102,10 @@ struct BlockScales[format: Format](TrivialRegisterPassable):
     var scales: AMDBufferResource
     """Float32, row of blocks by row of blocks."""
     var k: Int32
-    """Elements of a row."""
 
     @staticmethod
     @always_inline
     def of(scales: MutPointer[UInt8, _], rows: Int32, k: Int32) -> Self:
-        """Describes the scales of [rows, k]."""
         var self = Self(Span.of(scales, 0).after(0), k)
         comptime ROWS = Self.format.block_rows
         var row_blocks = quotient[ROWS](rows + Int32(ROWS - 1))
@@ -119,7 +114,6 @@ struct BlockScales[format: Format](TrivialRegisterPassable):
 
     @always_inline
     def row_blocks(self) -> Int32:
-        """Returns the blocks of a row."""
         comptime if Self.format.has_row_scales():
             return 1
         else:
@@ -128,7 +122,6 @@ struct BlockScales[format: Format](TrivialRegisterPassable):
 
     @always_inline
     def store(self, scale: Float32, row_block: Int32, k_block: Int32, is_inside: Bool):
-        """Stores one."""
         var offset = (row_block * self.row_blocks() + k_block) * Int32(WORD_BYTES)
         self.scales.store(
             offset if is_inside else OUT_OF_RANGE, bitcast[DType.uint8, WORD_BYTES](scale)

@@ -15,12 +15,11 @@ from std.utils import StaticTuple
 from ...launch.queue import Queue
 from ...numbers.formats import Format
 from ..arguments import GroupedRows, OrderedRows, RECORD
-from ..chip import LANES, LANE_BYTES
+from ..chip import LANES, LANE_BYTES, SCALE_GROUP_ROWS
 from ..instructions.lds import allocate_lds
 from ..operands.memory import Input, Output, input, listed_row, output, quotient
 from ..prologue.works import ReorderedScales
 from ..schedules.ping_pong.shape import THREADS, WAVES
-from ..prologue.shape import SCALE_GROUP_ROWS
 from ..schedules.groups import GroupSizes, GroupTiles
 from ..experts.shape import ROWS, encoded_blocks, order_grid
 

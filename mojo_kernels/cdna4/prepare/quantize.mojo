@@ -102,7 +102,6 @@ struct QuantizeKernel[format: Format, dtype: DType, rounding: Rounding]:
     def _launch_rows[
         Q: Queue
     ](x: Int, codes: Int, scales: Int, rows: Int, k: Int, mut queue: Q) raises:
-        """Launches for as many rows as a launch takes."""
         comptime if Self.format.scale == Scale.FLOAT32:
             comptime kernel = quantize_to_float_scales[Self.format, Self.dtype, Self.rounding]
             queue.launch[kernel](

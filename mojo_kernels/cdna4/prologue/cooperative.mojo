@@ -38,9 +38,7 @@ trait CooperativeWork:
     """What a wave does with a part that it has claimed."""
 
     comptime BLOCKS: Int
-    """Blocks along K of a part."""
     comptime LDS_BYTES: Int
-    """Bytes of LDS of a wave."""
 
     @staticmethod
     def of(
@@ -68,7 +66,6 @@ trait CooperativeWork:
         ...
 
     def start(mut self, part: Int32):
-        """Starts loading a part."""
         ...
 
     def complete[own_operations: Int](mut self, part: Int32):
@@ -109,11 +106,9 @@ struct Cooperative[pairs: Int, waves: Int](Prologue):
     comptime Counter = MutPointer[UInt32, MutUntrackedOrigin, address_space=AddressSpace.GLOBAL]
 
     var counters: AMDBufferResource
-    """All of them."""
     var finished: Self.Counter
     """The one of the finished parts."""
     var workgroups: Int32
-    """How many workgroups there are."""
     var parts: Int32
     """Parts of a pair."""
 
@@ -122,7 +117,6 @@ struct Cooperative[pairs: Int, waves: Int](Prologue):
     def of(
         workspace: MutPointer[UInt8, _], tile_row: Int32, workgroups: Int32, parts: Int32
     ) -> Self:
-        """Finds the counters of a tile of rows."""
         comptime assert Self.waves % Self.pairs == 0, "as many waves for each pair"
         comptime BYTES = Int32(COUNTER_BYTES)
         var counters = Span.of(workspace, (tile_row + 1) * BYTES).from_offset(tile_row * BYTES)
@@ -133,7 +127,6 @@ struct Cooperative[pairs: Int, waves: Int](Prologue):
 
     @always_inline
     def all_parts(self) -> UInt32:
-        """Returns the parts of all pairs."""
         return (self.parts * Int32(Self.pairs)).cast[DType.uint32]()
 
     @always_inline

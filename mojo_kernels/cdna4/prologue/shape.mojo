@@ -10,7 +10,7 @@ from std.math import align_up
 from ...layouts import PreshuffledCdna4
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
-from ..chip import BLOCK, GROUP_BLOCKS, PAIR, TILE
+from ..chip import BLOCK, GROUP_BLOCKS
 from ..types import KEPT
 
 comptime COUNTER_BYTES = 128
@@ -19,10 +19,6 @@ comptime PART_GROUPS = 8
 """Groups of scales that a wave reorders at once."""
 comptime PART_BLOCKS = PART_GROUPS * GROUP_BLOCKS
 """Blocks of these."""
-comptime SCALE_GROUP_BYTES = PAIR * TILE * GROUP_BLOCKS
-"""Bytes of the scales of two tiles of rows in a stage."""
-comptime SCALE_GROUP_ROWS = PAIR * TILE
-"""Rows whose scales share words."""
 
 
 @fieldwise_init

@@ -16,14 +16,15 @@ from std.memory import bitcast
 
 from ...layouts import PreshuffledCdna4
 from ...tiles import RegisterTile, in_registers
-from ..chip import BLOCK, GROUP_BLOCKS, GROUP_TILES, LANES, PAIR, PIECE_BYTES, TILE, TILE_BLOCKS
+from ..chip import BLOCK, GROUP_BLOCKS, GROUP_TILES, LANES, PAIR, PIECE_BYTES
+from ..chip import SCALE_GROUP_BYTES, SCALE_GROUP_ROWS, TILE, TILE_BLOCKS
 from ..instructions.lds import Lds, bytes_at, read_word, words_at, write_byte
 from ..operands.memory import OUT_OF_RANGE, Span, quotient
 from ..operands.quantizer import GroupQuantizer
 from ..operands.tiles import FloatTile
 from ..types import ProductTypes
 from .cooperative import FOR_THE_DEVICE, CooperativeWork
-from .shape import PART_BLOCKS, PART_GROUPS, SCALE_GROUP_BYTES, SCALE_GROUP_ROWS
+from .shape import PART_BLOCKS, PART_GROUPS
 
 
 @fieldwise_init
@@ -44,14 +45,12 @@ struct ReorderedScales[k_tail: Bool](CooperativeWork):
     var reordered: AMDBufferResource
     """The preshuffled scales from the pair's first row on."""
     var k_blocks: Int32
-    """Blocks of a row."""
     var row: Int32
     """The lane's row of the pair."""
     var half: Int32
     """The lane's half of a part."""
     var lane: Int32
     var lds: Lds
-    """The wave's LDS."""
     var held: RegisterTile[DType.uint8, GROUP_BLOCKS, Self.LANE_GROUPS]
     """Scales on their way."""
 
@@ -79,7 +78,6 @@ struct ReorderedScales[k_tail: Bool](CooperativeWork):
     @staticmethod
     @always_inline
     def groups_of(k_blocks: Int32) -> Int32:
-        """Returns the groups of a row."""
         return quotient[GROUP_BLOCKS](k_blocks + Int32(GROUP_BLOCKS - 1))
 
     @always_inline
@@ -137,7 +135,6 @@ struct EncodedGroups[types: ProductTypes, lds_bytes: Int](CooperativeWork):
     comptime LDS_BYTES = Self.lds_bytes
     comptime BLOCKS = GROUP_BLOCKS
     comptime TILE_BYTES = FloatTile[Self.types.floats()].PIECES * PIECE_BYTES
-    """Bytes of the floats of a tile."""
     comptime Quantizer = GroupQuantizer[
         Self.types.formats.left,
         Self.types.floats(),
@@ -146,10 +143,8 @@ struct EncodedGroups[types: ProductTypes, lds_bytes: Int](CooperativeWork):
         FOR_THE_DEVICE,
         places=min(GROUP_TILES * PAIR, Self.lds_bytes // Self.TILE_BYTES),
     ]
-    """What encodes a group."""
 
     var quantizer: Self.Quantizer
-    """The wave's."""
 
     @staticmethod
     @always_inline

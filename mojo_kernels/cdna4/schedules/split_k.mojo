@@ -60,7 +60,6 @@ trait SumsListener:
     """Whether to tell."""
 
     def announce(mut self):
-        """Hears of it."""
         ...
 
 
@@ -72,7 +71,6 @@ struct NoListener(SumsListener):
 
     @always_inline
     def announce(mut self):
-        """Does nothing."""
         pass
 
 
@@ -86,21 +84,17 @@ struct SplitK[shape: StreamingShape](SumsListener):
     comptime LISTENS = True
     comptime SPLITS = Self.shape.splits
     comptime TILES = Self.shape.own_tiles()
-    """Tiles of C of a wave."""
     comptime OTHERS = (1 << levels_of(Self.SPLITS)) - 1
     """Leaves of a whole tree but the own one."""
     comptime AT_ONCE = max(1, min(Self.TILES, MOST_TAKEN // Self.OTHERS))
     """Tiles of a wave that are taken together."""
     comptime SLOT_BYTES = Int32(Self.shape.tiles() * TILE_SUM_BYTES)
     comptime GROUP_BYTES = Int32(slots_of(Self.SPLITS)) * Self.SLOT_BYTES
-    """Bytes of all slots of a tile of C."""
     comptime Taken[tiles: Int] = RegisterTile[DType.uint32, PART, Self.OTHERS, tiles, PARTS]
     """What slots held, leaf by leaf as `_leaf` counts them."""
 
     var slots: AMDBufferResource
-    """The slots of this tile of C."""
     var counters: AMDBufferResource
-    """The counters of its waves."""
     var share: Int32
     """The own leaf: which part of K the workgroup has."""
     var wave: Int32
@@ -148,7 +142,6 @@ struct SplitK[shape: StreamingShape](SumsListener):
 
     @always_inline
     def _leave(self, sums: SumTile[Self.TILES]):
-        """Leaves all sums in the own slot."""
         var slot = self._slot(self.share)
         comptime for own in range(Self.TILES):
             comptime for part in range(PARTS):
@@ -177,7 +170,6 @@ struct SplitK[shape: StreamingShape](SumsListener):
 
     @always_inline
     def _fill_missing[leaf: Int, first: Int, count: Int](self, taken: Self.Taken[count]):
-        """Waits for what was not there yet."""
         comptime NOTHING = bitcast[DType.uint32, 1](Float32(-0.0))
         if not self._is_there[leaf]():
             comptime for own in range(count):
@@ -212,7 +204,6 @@ struct SplitK[shape: StreamingShape](SumsListener):
 
     @always_inline
     def _is_there[index: Int](self) -> Bool:
-        """Says whether there is such a leaf."""
         comptime if Self.OTHERS < Self.SPLITS:
             return True
         else:
@@ -228,7 +219,6 @@ struct SplitK[shape: StreamingShape](SumsListener):
 
     @always_inline
     def _has_tile[own: Int](self) -> Bool:
-        """Says whether the wave has such a tile."""
         comptime if (own + 1) * Self.shape.waves <= Self.shape.tiles():
             return True
         else:

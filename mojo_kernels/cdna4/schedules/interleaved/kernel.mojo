@@ -38,7 +38,6 @@ from ...epilogue.row_scales import RowScales
 from ...epilogue.target import Target
 from ...epilogue.store import bias_of_tiles, store_tiles
 from ...types import Formats, ProductTypes, has_kernels, unsupported
-from .rows import listed_rows
 from .operands import InterleavedOperands
 from .shape import InterleavedShape, STAGE_BLOCKS, STAGE_K, WAVES, slices_of
 
@@ -137,9 +136,7 @@ def gemm_interleaved[
         num_own = rebind[Int32](num_stages)
 
     # Along K.
-    var listed = listed_rows[MainLoop.LISTED_ROUNDS](
-        names, tile.rows.first_row, tile.rows.end_row, wave, lane
-    )
+    var listed = product.listed(names, tile.rows, wave, lane)
     var first_tile = tile.first_tile[shape.waves, shape.n_tiles](wave)
     var loop = MainLoop(
         product.codes(tile.rows, wave, lane),
@@ -274,9 +271,7 @@ def _multiply_tiles[
         loop.clear()
         index += workgroups
         var next = tiles.find(tiles_n, index, lane)
-        var listed = listed_rows[MainLoop.LISTED_ROUNDS](
-            list, next.rows.first_row, next.rows.end_row, wave, lane
-        )
+        var listed = product.listed(list, next.rows, wave, lane)
 
         # What is needed behind K arrives during the main loop, if there are registers.
         var first_row, num_rows = tile.rows.first_row, tile.count()

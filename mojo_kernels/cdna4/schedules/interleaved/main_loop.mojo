@@ -25,24 +25,31 @@ from ...chip import LANE_BYTES, MAX_COUNT, PIECE_BYTES, SUMS, TILE, TILE_BLOCKS,
 from ..split_k import SumsListener, NoListener
 from ...instructions.lds import Lds, PIECE_WORDS, pieces_at, read_pair, read_piece
 from ...instructions.lds import read_word, words_at
-from ...instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES
-from ...instructions.matrix import SumTile, Sums, WordTile
-from ...instructions.matrix import multiply_codes, multiply_tiles
+from ...instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, Sums
+from ...instructions.matrix import WordTile, multiply_codes, multiply_tiles
 from ...instructions.memory import scalar_here
 from ...instructions.vector import chosen_bytes, here, zero_of_a_branch
 from ...operands.memory import View, quotient, remainder
+from ...operands.shared import SharedRows, fetch_bytes, store_last
 from ...operands.tiles import exchanged
-from ...operands.weights import WeightFragments
+from ...operands.weights import WeightCursor, WeightFragments
 from ...types import Formats
-from .rows import SharedRows, StagePlace, first_byte_of_lane, place_of_round
 from .order import InterleavedOps, StageOrder
-from .scales import fetch_all, store_last
 from .shape import LINES, InterleavedShape, ROW_BYTES, ROW_PIECES, slices_of
 
 comptime TILE_BYTES = TILE * ROW_BYTES
 """Bytes of a tile of rows in LDS."""
 comptime IN_FLIGHT = 4
 """Tiles of products that are scaled later: sums have a multiple of so many tiles."""
+
+
+@fieldwise_init
+struct StagePlace(TrivialRegisterPassable):
+    """Where a stage lies in memory, the same for all lanes."""
+
+    var activations: View
+    """Of the first row's codes."""
+    var weights: WeightCursor
 
 
 struct InterleavedLoop[
@@ -66,21 +73,18 @@ struct InterleavedLoop[
     """
 
     comptime LISTED_ROUNDS = Self.shape.rounds() if Self.are_listed else 0
-    comptime Rows = SharedRows[Self.LISTED_ROUNDS, waves=Self.shape.waves]
-    """Rows of codes of activations."""
+    comptime Rows = SharedRows[ROW_PIECES, Self.shape.waves, Self.LISTED_ROUNDS]
     comptime ScaleRows = SharedRows[
+        ROW_PIECES,
+        Self.shape.waves,
         Self.LISTED_ROUNDS,
         LANE_BYTES[Self.formats.left] if Self.are_listed else 1,
-        Self.shape.waves,
     ]
-    """Rows of their scales."""
 
     comptime SLICES = Self.shape.slices
-    """Tiles along K of a stage."""
     comptime Weights = WeightFragments[
         Self.formats.right, Self.shape.n_tiles, Self.SLICES, Self.k_tail
     ]
-    """The wave's weights."""
     comptime HAS_SCALES = not Self.formats.left.has_row_scales()
     """Whether there are scales along K: sums are multiplied by those of rows."""
     comptime HAS_FLOATS = Self.HAS_SCALES and Self.formats.left.scale == Scale.FLOAT32
@@ -96,30 +100,23 @@ struct InterleavedLoop[
     comptime SCALE_BYTES = ROW_BYTES // Self.shape.chunk_stages()
     """Bytes of the scales of a stage of a row."""
     comptime LDS_BYTES = Self.shape.lds_bytes(LINES) if Self.has_lines else Self.shape.lds_bytes()
-    """Bytes of the workgroup's LDS."""
     comptime FRAGMENTS = Self.ORDER.fragments()
-    """Fragments of activations in registers."""
     comptime DEPTH = Self.shape.depth
     comptime START_PARTS = Self.DEPTH + 1
     """Parts of the loads with which a tile begins: see `start_part`."""
 
     var codes: Self.Rows
-    """Codes of activations."""
     var scales: Self.ScaleRows
-    """Scales of activations."""
     var weights: Self.Weights
     var first_stage: Int32
     """The first stage of the workgroup, counted from the beginning of K."""
     var num_stages: Int32
-    """Stages of the workgroup."""
     var stage: Int32
-    """The stage that is multiplied."""
     var ahead: StagePlace
-    """The stage that is fetched to the place of that one."""
+    """The stage that is fetched to the place of the one that is multiplied."""
     var ahead_of_last: StagePlace
     """The stage before, fetched to the place of the one that was multiplied last."""
     var lds: Lds
-    """The workgroup's LDS."""
     var wave: Int32
     var lane: Int32
     var a_place: Int32
@@ -142,17 +139,13 @@ struct InterleavedLoop[
     var last_bytes: UInt8
     """Of the tensor of scales, what is no whole word: a byte a lane."""
     var a: CodeTile[Self.formats.left, Self.FRAGMENTS]
-    """Fragments of activations."""
     var read_scales: RegisterTile[DType.uint32, Self.SLICES, Self.shape.m_tiles]
     """Scales of activations as they are in LDS."""
     var a_scales: WordTile[Self.shape.m_tiles]
     """Scales of activations in their places."""
     var b: CodeTile[Self.formats.right, Self.DEPTH, Self.SLICES, Self.shape.n_tiles]
-    """Weights."""
     var b_scales: WordTile[Self.DEPTH, max(Self.Weights.WORDS, 1)]
-    """Their scales."""
     var sums: SumTile[Self.shape.m_tiles, Self.shape.n_tiles]
-    """C."""
     var products: SumTile[IN_FLIGHT]
     """Products that are not scaled yet."""
     var factors: RegisterTile[DType.float32, 1, IN_FLIGHT]
@@ -170,7 +163,6 @@ struct InterleavedLoop[
         wave: Int32,
         lane: Int32,
     ):
-        """Finds this lane's part of the work."""
         comptime assert Self.SLICES == slices_of(Self.formats.left), "a cut for other activations"
         self.codes = codes
         self.scales = scales
@@ -184,7 +176,9 @@ struct InterleavedLoop[
         self.lds = lds
         self.wave = wave
         self.lane = lane
-        self.a_place = first_byte_of_lane(lane)
+        # Of row l % 16 piece l / 16; others by exclusive or.
+        var piece = lane % Int32(TILE) * Int32(ROW_PIECES) + quotient[TILE](lane)
+        self.a_place = exchanged[ROW_PIECES](piece) * Int32(PIECE_BYTES)
         var row = exchanged[ROW_PIECES](lane % Int32(TILE) * Int32(ROW_PIECES))
         self.scale_place = row * Int32(PIECE_BYTES) + Int32(Self.shape.scale_place())
         self.next_scales = 0
@@ -239,9 +233,8 @@ struct InterleavedLoop[
 
     @always_inline
     def fetch_a[ring: Int](self, round: Int, at: StagePlace):
-        """Starts a load of the activations of a stage to its place in the ring."""
         comptime FIRST = Int32(ring * Self.shape.ring_bytes())
-        var place = FIRST + place_of_round[Self.shape.waves](Int32(round), self.wave)
+        var place = FIRST + Self.Rows.Loads.place(Int32(round), self.wave)
         self.codes.fetch(at.activations, Int32(round), self.lds.unsafe_offset(Int(place)))
 
     @always_inline
@@ -253,9 +246,17 @@ struct InterleavedLoop[
         if round < Int32(Self.shape.rounds()):
             if self._has_chunk(chunk):
                 var place = Int32(Self.shape.scale_place()) + Self.chunk_place(chunk) * CHUNK_BYTES
-                place += place_of_round[Self.shape.waves](round, self.wave)
+                place += Self.Rows.Loads.place(round, self.wave)
                 var memory = self.scales.memory.moved(chunk * Int32(ROW_BYTES))
                 self.scales.fetch(memory, round, self.lds.unsafe_offset(Int(place)))
+
+    @always_inline
+    def all_scales(self) -> Int32:
+        return Int32(Self.shape.rows()) * self.weights.k_blocks
+
+    @always_inline
+    def scale_lds(self) -> Lds:
+        return self.lds.unsafe_offset(Self.shape.scale_place())
 
     @always_inline
     def _has_chunk(self, chunk: Int32) -> Bool:
@@ -273,17 +274,14 @@ struct InterleavedLoop[
 
     @always_inline
     def fetch_b_scales[ring: Int, word: Int](mut self, at: StagePlace):
-        """Starts loading scales of the weights of a stage."""
         self.b_scales[ring, word] = self.weights.fetch_scales[word](at.weights, self.lane)
 
     @always_inline
     def fetch_b[ring: Int, slice: Int, tile: Int](mut self, at: StagePlace):
-        """Starts loading a tile of the weights of a stage."""
         self.b[ring, slice, tile] = self.weights.fetch_codes[slice, tile](at.weights, self.lane)
 
     @always_inline
     def read_a[ring: Int, step: Int](mut self):
-        """Reads a fragment of activations."""
         comptime slice, tile = divmod(step, Self.shape.m_tiles)
         comptime LANE_PIECES = PIECES[Self.formats.left]
         comptime FIRST = Int32(ring * Self.shape.ring_bytes() + tile * TILE_BYTES)
@@ -321,7 +319,6 @@ struct InterleavedLoop[
 
     @always_inline
     def read_a_scales[tile: Int](mut self):
-        """Reads the scales of a tile of rows."""
         var place = self.next_scales + Int32(tile * TILE_BYTES)
         comptime if Self.scales_end:
             place = self.next_scales + Int32(tile * TILE) * self.weights.k_blocks
@@ -345,7 +342,6 @@ struct InterleavedLoop[
 
     @always_inline
     def multiply[ring: Int, slot: Int](mut self):
-        """Multiplies a tile."""
         comptime step, n_tile = divmod(slot, Self.shape.n_tiles)
         comptime slice, m_tile = divmod(step, Self.shape.m_tiles)
         comptime if slot == 0:
@@ -494,8 +490,8 @@ struct InterleavedLoop[
                 self.start_weights()
             return
         comptime if Self.scales_end and ring == 0:
-            self.last_bytes = fetch_all[Self.shape](
-                self.scales.memory, self.weights.k_blocks, self.lds, self.wave, self.lane
+            self.last_bytes = fetch_bytes[Self.shape.waves](
+                self.scales.memory, self.all_scales(), self.scale_lds(), self.wave, self.lane
             )
         elif Self.HAS_SCALES and ring == 0:
             comptime for round in range(Self.shape.rounds()):
@@ -547,7 +543,6 @@ struct InterleavedLoop[
 
     @always_inline
     def run(mut self):
-        """Runs along K."""
         var nobody = NoListener()
         self.run(nobody)
 
@@ -564,14 +559,10 @@ struct InterleavedLoop[
         s_waitcnt_barrier()
         schedule_barrier()
         comptime if Self.scales_end:
-            store_last[Self.shape](
-                self.scales.memory,
-                self.weights.k_blocks,
-                self.lds,
-                self.wave,
-                self.lane,
+            store_last(
+                self.scales.memory, self.all_scales(), self.scale_lds(), self.wave, self.lane,
                 self.last_bytes,
-            )
+            )  # fmt: skip
             schedule_barrier()
         comptime for tile in range(Self.shape.m_tiles if Self.HAS_SCALES else 0):
             self.read_a_scales[tile]()

@@ -6,9 +6,10 @@
 """
 
 from ...arguments import Grouping
-from ...chip import BLOCK, LANE_BYTES, TILE_BLOCKS
+from ...chip import BLOCK, LANE_BYTES, TILE_BLOCKS, WORD_BYTES
 from ..groups import GroupTile
-from ...operands.memory import Bytes, quotient
+from ...operands.memory import Bytes, Input, Span, quotient
+from ...operands.shared import OperandRows
 from ...types import Formats
 from .shape import InterleavedShape, ROW_BYTES, STAGE_BLOCKS, STAGE_K
 from .main_loop import InterleavedLoop
@@ -38,16 +39,12 @@ struct InterleavedOperands[
         scales_end=Self.k_tail and not Self.grouping.is_grouped,
         has_lines=Self.HAS_LINES,
     ]
-    """Who takes them."""
     comptime CODE_BYTES = Int32(LANE_BYTES[Self.formats.left])
-    """Bytes of the codes of a block."""
 
     var a: Bytes
-    """Codes of rows."""
     var a_scales: Bytes
     """Their scales, unless these are behind the codes."""
     var count: Int32
-    """How many rows these are."""
     var w_codes: Bytes
     var w_scales: Bytes
     var codes_step: Int32
@@ -60,7 +57,6 @@ struct InterleavedOperands[
 
     @always_inline
     def stages(self) -> Int32:
-        """Returns the stages along K."""
         comptime BLOCKS = Self.shape.slices * TILE_BLOCKS
         return quotient[BLOCKS](quotient[BLOCK](self.k) + Int32(BLOCKS - 1))
 
@@ -72,31 +68,37 @@ struct InterleavedOperands[
         return quotient[STAGE_K](self.k + Int32(STAGE_K - 1)) * Int32(STAGE_BLOCKS)
 
     @always_inline
+    def listed(
+        self, list: Input[DType.int32], tile: GroupTile, wave: Int32, lane: Int32
+    ) -> Self.MainLoop.Rows.Listed:
+        """Starts looking up which rows of a list a tile has."""
+        var names = Span.of(list, tile.end_row).after(tile.first_row * Int32(WORD_BYTES))
+        return Self.MainLoop.Rows.Loads.listed[Self.MainLoop.LISTED_ROUNDS](names, 0, wave, lane)
+
+    @always_inline
     def codes(self, tile: GroupTile, wave: Int32, lane: Int32) -> Self.MainLoop.Rows:
         """Returns the codes of a tile's rows; of a list, none of them yet."""
+        var first_byte = self.first_stage * Int32(ROW_BYTES)
         var row_bytes = self.row_blocks() * Self.CODE_BYTES
-        comptime if Self.grouping.is_gathered:
-            return Self.MainLoop.Rows.of_no_list(self.a, self.count, row_bytes, wave)
-        else:
-            return Self.MainLoop.Rows.of(
-                self.a, tile.end_row, row_bytes, tile.first_row,
-                self.first_stage * Int32(ROW_BYTES), wave, lane,
-            )  # fmt: skip
+        return Self.MainLoop.Rows.of(self._rows(self.a, tile), row_bytes, first_byte, wave, lane)
 
     @always_inline
     def scales(self, tile: GroupTile, wave: Int32, lane: Int32) -> Self.MainLoop.ScaleRows:
-        """Returns their scales."""
         comptime STAGE = Int32(Self.shape.slices * TILE_BLOCKS)
-        comptime of = Self.MainLoop.ScaleRows.of_lines if Self.HAS_LINES else Self.MainLoop.ScaleRows.of
-        var blocks = self.row_blocks()
-        comptime if not Self.grouping.is_grouped:
-            var first = Int32(0) if Self.k_tail else self.first_stage * STAGE
-            return of(self.a_scales, tile.end_row, blocks, tile.first_row, first, wave, lane)
-        var scales = self.a.unsafe_offset(Int(self.count) * Int(blocks * Self.CODE_BYTES))
-        comptime if Self.grouping.is_gathered:
-            return Self.MainLoop.ScaleRows.of_no_list(scales, self.count, blocks, wave)
-        else:
-            return of(scales, tile.end_row, blocks, tile.first_row, 0, wave, lane)
+        var blocks, bytes = self.row_blocks(), self.a_scales
+        var first = Int32(0) if Self.k_tail else self.first_stage * STAGE
+        comptime if Self.grouping.is_grouped:
+            bytes = self.a.unsafe_offset(Int(self.count) * Int(blocks * Self.CODE_BYTES))
+            first = 0
+        var rows = self._rows(bytes, tile)
+        return Self.MainLoop.ScaleRows.of[Self.HAS_LINES](rows, blocks, first, wave, lane)
+
+    @always_inline
+    def _rows(self, bytes: Bytes, tile: GroupTile) -> OperandRows:
+        """Returns a tile's rows; of a list, all of them."""
+        comptime IS_GATHERED = Self.grouping.is_gathered
+        var end = self.count if IS_GATHERED else tile.end_row
+        return OperandRows(bytes, end, self.row_blocks(), tile.first_row)
 
     @always_inline
     def weights(self, group: Int32, first_tile: Int32) -> Self.MainLoop.Weights:

@@ -35,7 +35,6 @@ struct InterleavedOps(ScheduleOps, TrivialRegisterPassable):
     """What a wave does."""
 
     var value: Int
-    """The tag of an operation."""
 
     comptime MULTIPLY = Self(0)
     """Multiply a tile; `subtile` counts slices, then tiles of rows, then of columns."""
@@ -60,10 +59,8 @@ struct InterleavedOps(ScheduleOps, TrivialRegisterPassable):
     comptime SYNC = Self(10)
     """Wait for the next stage, and until no wave reads this one."""
     comptime NEXT = Self(11)
-    """Turn to the next stage."""
 
     def is_fetch(self) -> Bool:
-        """Says whether the operation starts a load."""
         return Self.FETCH_A.value <= self.value <= Self.FETCH_EARLY_B.value
 
 
@@ -72,7 +69,6 @@ struct StageOrder(TrivialRegisterPassable):
     """The operations of a stage."""
 
     var shape: InterleavedShape
-    """The cut."""
     var left_pieces: Int
     """Pieces of a fragment of activations."""
     var right_pieces: Int
@@ -83,11 +79,9 @@ struct StageOrder(TrivialRegisterPassable):
     """Whether there are scales of activations along K."""
 
     def steps(self) -> Int:
-        """Returns the fragments of activations of a stage."""
         return self.shape.slices * self.shape.m_tiles
 
     def slots(self) -> Int:
-        """Returns the matrix instructions of a stage."""
         return self.steps() * self.shape.n_tiles
 
     def fragments(self) -> Int:
@@ -103,7 +97,6 @@ struct StageOrder(TrivialRegisterPassable):
         return self.steps() - (self.fragments() + 1) // 2
 
     def loads(self) -> Int:
-        """Returns the operations of a stage that start loads."""
         var scales = self.scale_words + Int(self.has_scales)
         return self.shape.rounds() + scales + self.shape.slices * self.shape.n_tiles
 
@@ -128,7 +121,6 @@ struct StageOrder(TrivialRegisterPassable):
         return (self.shape.depth - 2 - index) * self.sure_loads() - self.shape.rounds()
 
     def length(self) -> Int:
-        """Returns the operations of a stage."""
         var scales = 2 * self.shape.m_tiles if self.has_scales else 0
         return self.slots() + self.steps() + scales + self.loads() + 2
 
@@ -144,7 +136,6 @@ struct StageOrder(TrivialRegisterPassable):
         )
 
     def _slot_of_barrier(self) -> Int:
-        """Returns where the barrier is."""
         return self.barrier_step() * self.shape.n_tiles
 
     def _place_of_load(self, load: Int) -> Int:
@@ -177,7 +168,6 @@ struct StageOrder(TrivialRegisterPassable):
         return (self.steps() - self.shape.m_tiles + tile) * self.shape.n_tiles
 
     def _load(self, load: Int) -> OpDesc:
-        """Returns a load of the stage."""
         comptime Ops = InterleavedOps
         var at = load
         if at < self.shape.rounds():

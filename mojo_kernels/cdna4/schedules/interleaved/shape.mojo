@@ -51,8 +51,6 @@ comptime LOAD_ROWS = LANES // ROW_PIECES
 """Rows that a wave loads at once."""
 comptime CHUNK_K = ROW_BYTES * BLOCK
 """Elements along K of which a row of scales has the scales: bytes of 32, or floats of 128."""
-comptime LOAD_BYTES = LANES * PIECE_BYTES
-"""Bytes of such a load."""
 comptime LINES = 4
 """Lines of scales of a row in LDS: three are in use."""
 comptime MOST_TAILED_K = 2 * CHUNK_K
@@ -72,7 +70,6 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
     var n_tiles: Int
     """Tiles of 16 columns of a wave."""
     var depth: Int
-    """Stages of activations in LDS, and of weights in registers."""
     var splits: Int
     """Workgroups that share a tile of C, each with a part of K."""
     var slices: Int
@@ -118,7 +115,6 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
         )
 
     def stage_k(self) -> Int:
-        """Returns the elements along K of a stage."""
         return self.slices * TILE_K
 
     def chunk_stages(self) -> Int:
@@ -126,15 +122,12 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
         return CHUNK_K // self.stage_k()
 
     def rows(self) -> Int:
-        """Returns the rows of C of a workgroup."""
         return self.m_tiles * TILE
 
     def columns(self) -> Int:
-        """Returns the columns of C of a workgroup."""
         return self.waves * self.n_tiles * TILE
 
     def threads(self) -> Int:
-        """Returns the threads of a workgroup."""
         return self.waves * LANES
 
     def waves_per_simd(self) -> Int:
@@ -157,7 +150,6 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
         return self.rows() * ROW_BYTES
 
     def scale_place(self) -> Int:
-        """Returns where scales begin."""
         return self.depth * self.ring_bytes()
 
     def lds_bytes(self, chunks: Int = 2) -> Int:
@@ -169,11 +161,9 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
         return self.slices == GROUP_TILES and self.lds_bytes(LINES) <= LDS_BYTES
 
     def stages(self, k: Int) -> Int:
-        """Returns the stages of a workgroup."""
         return ceildiv(ceildiv(k, self.stage_k()), self.splits)
 
     def has_tail(self, k: Int) -> Bool:
-        """Says whether K ends within a stage."""
         return k % self.stage_k() != 0
 
     def supports(self, k: Int) -> Bool:
@@ -183,11 +173,9 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
         return (self.splits - 1) * self.stages(k) < ceildiv(k, self.stage_k())
 
     def tiles_of_c(self, m: Int, n: Int) -> XcdBands:
-        """Returns the tiles of C that workgroups compute."""
         return XcdBands(ceildiv(m, self.rows()), ceildiv(n, self.columns()))
 
     def grid(self, m: Int, n: Int) -> Grid:
-        """Returns the grid of a launch."""
         return Grid(self.tiles_of_c(m, n).num_workgroups(), 1, self.splits, threads=self.threads())
 
     def split_k(self) -> StreamingShape:
@@ -204,5 +192,4 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
         )
 
     def workspace(self, m: Int, n: Int) -> Workspace:
-        """Returns the memory of the split-K fix-up."""
         return self.split_k().workspace(m, n)

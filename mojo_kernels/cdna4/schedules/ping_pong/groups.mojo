@@ -34,14 +34,12 @@ struct TileRecord(TrivialRegisterPassable):
     @staticmethod
     @always_inline
     def load(tiles: AMDBufferResource, index: Int32) -> Self:
-        """Starts loading that of a tile."""
         comptime BYTES = RECORD * WORD_BYTES
         var bytes = tiles.load[DType.uint8, BYTES]((index + 1) * Int32(BYTES))
         return Self(bitcast[DType.int32, RECORD](bytes))
 
     @always_inline
     def tile(self) -> GroupTile:
-        """Returns the tile."""
         return GroupTile(
             readfirstlane(self.words[0]), readfirstlane(self.words[1]), readfirstlane(self.words[2])
         )
@@ -80,14 +78,12 @@ struct GroupedResult[
         bias: Input[DType.uint8],
         gate: QuickGate,
     ) -> Self:
-        """Describes a result by the arguments of its kernel."""
         comptime Kept = MutPointer[UInt8, MutUntrackedOrigin]
         var kept = Kept(unsafe_from_address=Int(values))
         return Self(kept, Kept(unsafe_from_address=Int(scales)), bytes_of(bias), gate)
 
     @always_inline
     def bias_of(self, product: Self.Product, tile: TileOfC, lane: Int32) -> SumTile[N_TILES]:
-        """Starts loading the bias of a wave's columns."""
         var target = Target[DType.float32, Self.types.bias].of(
             self.values.unsafe_bitcast[Float32](), self._addend(product, tile), 0, product.n
         )
@@ -95,13 +91,11 @@ struct GroupedResult[
 
     @always_inline
     def _addend(self, product: Self.Product, tile: TileOfC) -> Bytes:
-        """Returns the bias of a tile's group."""
         comptime BYTES = size_of[Self.types.bias.or_else(DType.uint8)]()
         return self.bias.unsafe_offset(Int(tile.rows.expert) * Int(product.n) * BYTES)
 
     @always_inline
     def store(self, product: Self.Product, sums: SumTile[Self.m_tiles, N_TILES], tile: TileOfC):
-        """Stores what becomes of a wave's sums."""
         comptime ROWS = Self.Product.ROWS
         # By lanes that nobody has kept all along K; bias is in the sums.
         var lane = anew(lane_here())

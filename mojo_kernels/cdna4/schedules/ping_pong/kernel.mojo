@@ -1,7 +1,7 @@
 """GEMM for large M: C = A @ W.T (+ bias), 256 x 256 or 128 x 256 a workgroup, ping-pong schedule.
 
 Eight waves, two by four, compute 128 x 64 (or 64 x 64) each from what they share in LDS
-(stages.mojo). They form two groups of four, a wave of each on every SIMD; while one group
+(fragments.mojo). They form two groups of four, a wave of each on every SIMD; while one group
 multiplies, the other reads the fragments of its next phase and fetches later ones (order.mojo):
 
     wave    0 .. 3    group 0    rows   0 .. 127    columns 64 * (wave % 4) .. + 63
@@ -38,7 +38,7 @@ from ....numbers.rounding import Rounding
 from ....problem import Problem
 from ....schedule.xcd import XcdBands
 from ...arguments import GemmArguments, Grouping, OrderedRows, RECORD, most_tiles
-from ...chip import BLOCK, LANES, TILE
+from ...chip import BLOCK, LANES, SCALE_GROUP_ROWS, TILE
 from ..groups import OneGroup, TileOfC
 from ...instructions.lds import Lds, allocate_lds
 from ...instructions.vector import anew
@@ -47,7 +47,7 @@ from ...epilogue.gate import QuickGate
 from ...operands.memory import Input, Output, Span, bytes_of, input, load_word, output, quotient
 from ...epilogue.row_scales import RowScales
 from ...epilogue.target import Target
-from ...prologue.shape import CooperativeMemory, SCALE_GROUP_ROWS, is_prepared
+from ...prologue.shape import CooperativeMemory, is_prepared
 from ...types import ProductTypes, has_kernels, unsupported
 from ...prologue.works import EncodedGroups, ReorderedScales
 from ...prologue.cooperative import Cooperative, Prologue, NoPrologue, CooperativeWork
@@ -207,7 +207,7 @@ def _multiply_tile[
     var target = Target[types.out, types.bias].of(
         result.unsafe_bitcast[Scalar[types.out]](), bias, m, n
     )
-    var loop = product.main_loop(tile, {}, lds, lane)
+    var loop = product.main_loop(tile, product.codes(tile, lane), lds, lane)
     loop.fetch_weights()
     loop.clear()
     others.join(wave, lane)
@@ -254,8 +254,6 @@ def _multiply_tiles[
     """
     comptime Product = PingPongOperands[types, m_tiles, k_tail, grouping]
     comptime MainLoop = Product.MainLoop
-    comptime Codes = Product.Codes
-    comptime ROWS = Int32(Product.ROWS)
     comptime STORES = type_of(result).STORES
     var work, index = product, first
     var table, names = records.after(0), list.after(0)
@@ -270,9 +268,10 @@ def _multiply_tiles[
     var own_row = group * Int32(MainLoop.Tile.NEXT_WAVE * TILE)
 
     tile.rows = TileRecord.load(table, tile.row).tile()
-    var listed = Codes.listed_rows(names, tile.row * ROWS, wave, lane)
+    var listed = work.listed(names, tile, lane)
     var columns = result.bias_of(work, tile, lane)
-    var loop = work.main_loop(tile, listed, allocate_lds[MainLoop.Tile.LDS_BYTES](), lane)
+    var codes = work.codes(tile, listed, lane)
+    var loop = work.main_loop(tile, codes, allocate_lds[MainLoop.Tile.LDS_BYTES](), lane)
     loop.fetch_weights()
     loop.fetch_activations()
     set_sums(loop.sums, columns)
@@ -283,7 +282,7 @@ def _multiply_tiles[
         var next = TileOfC.of(order, index)
         var record = TileRecord.load(table, next.row)
         var own_lane = anew(lane_here())
-        var next_listed = Codes.listed_rows(names, next.row * ROWS, wave, own_lane)
+        var next_listed = work.listed(names, next, own_lane)
         var has_rows = own_row < tile.count()
         if has_rows:
             loop.run_on[True](group, slices)

@@ -1,7 +1,7 @@
 """The main loop of a wave in the ping-pong schedule: the operations of its schedule, and the sums.
 
 `PingPongLoop.ORDER` is the schedule (order.mojo); `perform` says what an
-operation means for what the workgroup shares in LDS (stages.mojo):
+operation means for what the workgroup shares in LDS (fragments.mojo):
 
     fetched     places of activations, weights and scales that go from memory to LDS next
     used        places whose fragments are read next
@@ -20,7 +20,7 @@ from std.sys.intrinsics import readfirstlane
 
 from ....numbers.formats import Format
 from ....tiles import in_registers
-from ...chip import MAX_COUNT, PAIR, SUMS
+from ...chip import LOAD_BYTES, MAX_COUNT, PAIR, SUMS, TILE
 from ...instructions.lds import Lds
 from ...instructions.matrix import (
     BlockCodes,
@@ -40,8 +40,9 @@ from ...instructions.vector import zeros_of_a_branch
 from ...instructions.wave import workgroup_barrier
 from ...operands.memory import quotient, remainder
 from ...types import Formats, KEPT
-from .codes import SharedCodes
-from .columns import SharedColumns, settled
+from ...operands.columns import SharedColumns, settled
+from ...operands.shared import SharedCodes, SharedOperand, SharedRightSide
+from ...operands.shared import SharedScales, SharedWeights
 from .order import PingPong, PingPongOps
 from .shape import (
     A_SCALE_BYTES,
@@ -50,9 +51,9 @@ from .shape import (
     PingPongTile,
     SCALE_BYTES,
     SCALE_DEPTH,
+    WAVES,
 )
-from .shared import SharedOperand, SharedRightSide
-from .stages import Reader, Ring, SLICES, SharedScales, SharedWeights
+from .fragments import Reader, Ring, SLICES
 
 
 struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
@@ -65,30 +66,34 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
     """
 
     comptime Tile = PingPongTile[Self.formats, Self.m_tiles]
-    """The workgroup's tile of C."""
     comptime IS_KEPT = Self.formats.left == KEPT
     """Whether activations stay floats, and weights are decoded to such."""
     comptime APlace = Ring[Self.Tile.A_BYTES, Self.Tile.DEPTH]
-    """A place of activations in LDS."""
     comptime BPlace = Ring[Self.Tile.B_BYTES, Self.Tile.DEPTH]
-    """A place of weights."""
     comptime ScalePlace = Ring[SCALE_BYTES, SCALE_DEPTH]
-    """A place of scales of both."""
     comptime PHASE_SLICES = Self.Tile.PHASE_SLICES
     comptime Weights: SharedRightSide = SharedColumns[
-        Self.Fragments.B_LINE_PIECES, 1, Self.Tile.PARTS
+        Self.Fragments.B_LINE_PIECES, WAVES, 1, Self.Tile.PARTS
     ] if Self.formats.are_columns else SharedWeights[
-        Self.formats.right, Self.PHASE_SLICES, Self.Tile.PARTS, Self.k_tail
+        Self.formats.right, COLUMNS, WAVES, Self.PHASE_SLICES, Self.Tile.PARTS, Self.k_tail
     ]
-    """The workgroup's weights."""
+    comptime Rows = SharedCodes[
+        Self.formats.left,
+        Self.Tile.ROW_PIECES,
+        WAVES,
+        Self.Tile.A_BYTES // (WAVES * LOAD_BYTES),
+        Self.Tile.FETCHES,
+        Self.k_tail,
+    ]
+    """Codes that lie row by row."""
     comptime Codes: SharedOperand = SharedColumns[
-        Self.Fragments.A_LINE_PIECES, Self.Tile.PARTS, Self.Tile.PARTS
-    ] if Self.formats.are_columns else SharedCodes[Self.formats, Self.m_tiles, Self.k_tail]
-    """The codes of the workgroup's activations."""
-    comptime Scales = SharedScales[Self.formats.left, Self.Tile.ROWS, Self.k_tail]
-    comptime WeightScales = SharedScales[Self.formats.right, COLUMNS, Self.k_tail]
+        Self.Fragments.A_LINE_PIECES, WAVES, Self.Tile.PARTS, Self.Tile.PARTS
+    ] if Self.formats.are_columns else Self.Rows
+    comptime Scales = SharedScales[
+        Self.formats.left, Self.Tile.ROWS, Self.m_tiles * TILE, Self.k_tail
+    ]
+    comptime WeightScales = SharedScales[Self.formats.right, COLUMNS, N_TILES * TILE, Self.k_tail]
     comptime Fragments = Reader[Self.formats, Self.m_tiles]
-    """How a wave reads what is shared."""
     comptime HAS_BYTES = Self.Fragments.HAS_BYTES
     """Whether scales are bytes, four to a word."""
     comptime HAS_SCALES = Self.WeightScales.LOADS > 0
@@ -107,31 +112,19 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
     """The order of the work."""
 
     var codes: Self.Codes
-    """Codes of activations."""
     var a_scale_source: Self.Scales
     var b_scale_source: Self.WeightScales
-    """Scales of weights."""
     var weights: Self.Weights
     var reader: Self.Fragments
-    """Where the wave reads."""
     var lds: Lds
-    """The workgroup's LDS."""
     var fetched_a: Self.APlace
-    """The activations that are fetched next."""
     var used_a: Self.APlace
-    """The activations that are read next."""
     var fetched_b: Self.BPlace
-    """The weights that are fetched next."""
     var used_b: Self.BPlace
-    """The weights that are read next."""
     var fetched_scales: Self.ScalePlace
-    """The scales that are fetched next."""
     var used_scales: Self.ScalePlace
-    """The scales that are read next."""
     var a: CodeTile[Self.formats.left, Self.PHASE_SLICES, Self.Tile.PART_TILES]
-    """Fragments of activations."""
     var b: CodeTile[Self.formats.right, Self.PHASE_SLICES, N_TILES]
-    """Fragments of weights."""
     var decoded: CodeTile[KEPT, N_TILES]
     """The same decoded, for floats that are kept."""
     var a_scales: WordTile[Self.Fragments.A_WORDS]
@@ -139,7 +132,6 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
     var b_scales: WordTile[Self.Fragments.B_WORDS]
     """Scales of weights, likewise."""
     var sums: SumTile[Self.m_tiles, N_TILES]
-    """C."""
 
     @always_inline
     def __init__(
@@ -151,7 +143,6 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
         reader: Self.Fragments,
         lds: Lds,
     ):
-        """Finds this thread's part of the work."""
         self.codes = codes
         self.a_scale_source = a_scales
         self.b_scale_source = b_scales
@@ -175,12 +166,10 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
 
     @always_inline
     def scales_of(self, place: Self.ScalePlace) -> Lds:
-        """Returns where the scales of a stage begin."""
         return self.lds.unsafe_offset(Int(place.offset + Int32(Self.Tile.SCALE_PLACE)))
 
     @always_inline
     def weights_of(self, place: Self.BPlace) -> Lds:
-        """Returns where the weights of a phase or slice begin."""
         return self.lds.unsafe_offset(Int(place.offset + Int32(Self.Tile.B_PLACE)))
 
     @always_inline
@@ -202,19 +191,16 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
 
     @always_inline
     def aim_b(mut self):
-        """Turns to the next weights to fetch."""
         self.fetched_b = self.fetched_b.next()
         self.weights.aim(self.fetched_b.index)
 
     @always_inline
     def aim_a(mut self):
-        """Turns to the next activations to fetch."""
         self.fetched_a = self.fetched_a.next()
         self.codes.aim(self.fetched_a.index)
 
     @always_inline
     def aim_scales(mut self):
-        """Turns to the next scales to fetch."""
         self.fetched_scales = self.fetched_scales.next()
         self.a_scale_source.aim(self.fetched_scales.index)
         self.b_scale_source.aim(self.fetched_scales.index)
@@ -228,7 +214,6 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
 
     @always_inline
     def decode_half[slice: Int, half: Int](mut self):
-        """Decodes half of the weights of a slice."""
         comptime COUNT = N_TILES // 2
         comptime for n_tile in range(half * COUNT, (half + 1) * COUNT):
             self.decoded[n_tile] = decoded_block[PAIR * slice + n_tile % PAIR](
@@ -330,7 +315,6 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
 
     @always_inline
     def fetch[op: OpDesc](mut self):
-        """Starts the loads of one operation of the schedule."""
         comptime if op.tag == PingPongOps.FETCH_B.value:
             self.weights.fetch[op.subtile](self.weights_of(self.fetched_b))
         elif op.tag == PingPongOps.FETCH_A.value:
@@ -344,7 +328,6 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
 
     @always_inline
     def perform[op: OpDesc](mut self):
-        """Carries out one operation of the schedule."""
         comptime tag = op.tag
         comptime if tag == PingPongOps.READ.value:
             self.read[op.subtile]()
@@ -414,7 +397,6 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
 
     @always_inline
     def fetch_activations(mut self):
-        """Starts loading the first activations."""
         comptime activations = Self.ORDER.activations()
         comptime for i in range(len(activations)):
             self.perform[activations[i]]()

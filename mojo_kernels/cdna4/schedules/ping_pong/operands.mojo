@@ -5,14 +5,16 @@
                scales lie by tiles; weights and bias of one of several matrices
 """
 
+from max.gpu.intrinsics import AMDBufferResource
+
 from ...arguments import Grouping
 from ...chip import TILE, TILE_BLOCKS
 from ..groups import TileOfC
 from ...instructions.lds import Lds
 from ...instructions.memory import scalar_here
 from ...operands.memory import Bytes, quotient
+from ...operands.shared import OperandRows
 from ...types import ProductTypes
-from .codes import SharedCodes
 from .shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_N
 from .main_loop import PingPongLoop
 
@@ -31,8 +33,7 @@ struct PingPongOperands[types: ProductTypes, m_tiles: Int, k_tail: Bool, groupin
     """
 
     comptime MainLoop = PingPongLoop[Self.types.formats, Self.m_tiles, Self.k_tail]
-    """Who takes them."""
-    comptime Codes = SharedCodes[Self.types.formats, Self.m_tiles, Self.k_tail]
+    comptime Codes = Self.MainLoop.Rows
     comptime ROWS = Self.MainLoop.Tile.ROWS
 
     var a: Bytes
@@ -40,7 +41,6 @@ struct PingPongOperands[types: ProductTypes, m_tiles: Int, k_tail: Bool, groupin
     var a_scales: Bytes
     """Their scales; anything for floats."""
     var count: Int32
-    """How many rows these are."""
     var w_codes: Bytes
     var w_scales: Bytes
     var codes_step: Int32
@@ -48,7 +48,6 @@ struct PingPongOperands[types: ProductTypes, m_tiles: Int, k_tail: Bool, groupin
     var scales_step: Int32
     var n: Int32
     var k_blocks: Int32
-    """Blocks of a row of weights."""
     var wave: Int32
 
     @always_inline
@@ -68,54 +67,59 @@ struct PingPongOperands[types: ProductTypes, m_tiles: Int, k_tail: Bool, groupin
         return quotient[STAGE_BLOCKS](self.k_blocks + Int32(STAGE_BLOCKS - 1)) * Int32(STAGE_BLOCKS)
 
     @always_inline
-    def codes(self, tile: TileOfC, listed: Self.Codes.OfLoads, lane: Int32) -> Self.MainLoop.Codes:
-        """Returns the codes of a tile's rows; those that are `listed` if rows are gathered."""
-        comptime if Self.grouping.is_gathered:
-            return rebind[Self.MainLoop.Codes](
-                Self.Codes.of_list(self.a, self.count, self.row_blocks(), listed, self.wave, lane)
-            )
+    def listed(self, list: AMDBufferResource, tile: TileOfC, lane: Int32) -> Self.Codes.Listed:
+        """Starts looking up which rows of a list a tile has."""
+        comptime Loads = Self.Codes.Loads
+        return Loads.listed[Self.Codes.rounds](list, tile.row * Int32(Self.ROWS), self.wave, lane)
+
+    @always_inline
+    def codes(self, tile: TileOfC, lane: Int32) -> Self.MainLoop.Codes:
+        var rows = OperandRows(self.a, tile.rows.end_row, self.row_blocks(), tile.rows.first_row)
+        return Self.MainLoop.Codes.of(rows, self.wave, lane)
+
+    @always_inline
+    def codes(self, tile: TileOfC, listed: Self.Codes.Listed, lane: Int32) -> Self.MainLoop.Codes:
+        """Returns the same, of the rows that are `listed` if rows are gathered."""
+        comptime if not Self.grouping.is_gathered:
+            return self.codes(tile, lane)
         else:
-            return Self.MainLoop.Codes.of(
-                self.a, tile.rows.end_row, self.row_blocks(), tile.rows.first_row, self.wave, lane
-            )
+            var rows = OperandRows(self.a, self.count, self.row_blocks(), 0)
+            return rebind[Self.MainLoop.Codes](Self.Codes.of_list(rows, listed, self.wave, lane))
 
     @always_inline
     def scales(self, tile: TileOfC, lane: Int32) -> Self.MainLoop.Scales:
-        """Returns the scales of a tile's rows."""
-        comptime if not Self.grouping.is_grouped:
-            return Self.MainLoop.Scales.of(
-                self.a_scales, self.count, self.k_blocks, tile.rows.first_row, self.wave, lane
-            )
-        var first = self.a_scales.unsafe_offset(Int(tile.row) * Self.ROWS * Int(self.row_blocks()))
-        return Self.MainLoop.Scales.of(
-            first, Int32(Self.ROWS), self.row_blocks(), 0, self.wave, lane
-        )
+        var rows = OperandRows(self.a_scales, self.count, self.k_blocks, tile.rows.first_row)
+        comptime if Self.grouping.is_grouped:
+            var place = Int(tile.row) * Self.ROWS * Int(self.row_blocks())
+            var first = self.a_scales.unsafe_offset(place)
+            rows = OperandRows(first, Int32(Self.ROWS), self.row_blocks(), 0)
+        return Self.MainLoop.Scales.of(rows, self.wave, lane)
 
     @always_inline
     def weights(self, tile: TileOfC, lane: Int32) -> Self.MainLoop.Weights:
-        """Returns the codes of a tile's weights."""
-        var codes = self.w_codes
-        comptime if Self.grouping.is_grouped:
-            codes = codes.unsafe_offset(Int(tile.rows.expert) * Int(self.codes_step))
-        var column = tile.column * Int32(COLUMNS)
-        return Self.MainLoop.Weights.of(codes, self.n, self.k_blocks, column, self.wave, lane)
+        var rows = self._columns(tile, self.w_codes, self.codes_step)
+        return Self.MainLoop.Weights.of(rows, self.wave, lane)
 
     @always_inline
     def weight_scales(self, tile: TileOfC, lane: Int32) -> Self.MainLoop.WeightScales:
-        """Returns the scales of a tile's weights."""
-        var scales = self.w_scales
+        var rows = self._columns(tile, self.w_scales, self.scales_step)
+        return Self.MainLoop.WeightScales.of(rows, self.wave, lane)
+
+    @always_inline
+    def _columns(self, tile: TileOfC, bytes: Bytes, step: Int32) -> OperandRows:
+        """Returns a tile's columns of what lies `step` bytes behind that of the group before."""
+        var own = bytes
         comptime if Self.grouping.is_grouped:
-            scales = scales.unsafe_offset(Int(tile.rows.expert) * Int(self.scales_step))
-        var column = tile.column * Int32(COLUMNS)
-        return Self.MainLoop.WeightScales.of(scales, self.n, self.k_blocks, column, self.wave, lane)
+            own = bytes.unsafe_offset(Int(tile.rows.expert) * Int(step))
+        return OperandRows(own, self.n, self.k_blocks, tile.column * Int32(COLUMNS))
 
     @always_inline
     def main_loop(
-        self, tile: TileOfC, listed: Self.Codes.OfLoads, lds: Lds, lane: Int32
+        self, tile: TileOfC, codes: Self.MainLoop.Codes, lds: Lds, lane: Int32
     ) -> Self.MainLoop:
         """Returns the wave's way along K for its first tile."""
         return Self.MainLoop(
-            self.codes(tile, listed, lane),
+            codes,
             self.scales(tile, lane),
             self.weight_scales(tile, lane),
             self.weights(tile, lane),
@@ -125,11 +129,9 @@ struct PingPongOperands[types: ProductTypes, m_tiles: Int, k_tail: Bool, groupin
 
     @always_inline
     def slices(self) -> Int32:
-        """Returns the slices along K."""
         return quotient[TILE_BLOCKS](self.k_blocks + Int32(TILE_BLOCKS - 1))
 
     @always_inline
     def first_column(self, tile: TileOfC) -> Int32:
-        """Returns the first column of a wave."""
         var in_tile = self.wave % Int32(WAVES_N) * Int32(N_TILES * TILE)
         return tile.column * Int32(COLUMNS) + in_tile

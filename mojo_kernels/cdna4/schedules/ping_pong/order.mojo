@@ -44,7 +44,6 @@ struct PingPongOps(ScheduleOps, TrivialRegisterPassable):
     """What a wave does; barriers, waits and priorities are the framework's."""
 
     var value: Int
-    """The tag of an operation."""
 
     comptime READ = Self(0)
     """Read the fragments of piece of work `subtile`, before the first also the scales."""
@@ -112,7 +111,6 @@ struct PingPong(TrivialRegisterPassable):
         return SLICES // self.phase_slices * self.parts
 
     def ends_slices(self, phase: Int) -> Bool:
-        """Says whether a phase ends its slices."""
         return phase % self.parts == self.parts - 1
 
     def loads_of_move(self, phase: Int) -> Int:
@@ -176,7 +174,6 @@ struct PingPong(TrivialRegisterPassable):
         return loads
 
     def steady(self) -> Operations:
-        """Returns the operations of a stage."""
         return self._phases(self.phases())
 
     def last_slice(self) -> Operations:

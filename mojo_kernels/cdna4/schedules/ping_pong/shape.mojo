@@ -17,8 +17,9 @@ from std.math import ceildiv
 
 from ....numbers.formats import Format
 from ....schedule.xcd import XcdBands
-from ...chip import GROUP_BLOCKS, LANES, LANE_BYTES, PIECE_BYTES, TILE, TILE_BLOCKS
-from ...prologue.shape import CooperativeMemory, SCALE_GROUP_BYTES, is_prepared
+from ...chip import GROUP_BLOCKS, LANES, LANE_BYTES, PIECE_BYTES, SCALE_GROUP_BYTES
+from ...chip import TILE, TILE_BLOCKS
+from ...prologue.shape import CooperativeMemory, is_prepared
 from ...types import Formats, KEPT, ProductTypes
 from ....launch.grid import Grid, Workspace
 
@@ -62,50 +63,35 @@ struct PingPongTile[formats: Formats, m_tiles: Int]:
     """
 
     comptime ROWS = rows_of(Self.m_tiles)
-    """Rows of C."""
     comptime SLICE_CYCLES = Self.m_tiles * N_TILES * tile_cycles(Self.formats)
     """Cycles of the matrix pipes that a wave's tiles of a slice take."""
     comptime PARTS = ceildiv(Self.SLICE_CYCLES, PHASE_CYCLES)
-    """Phases of a slice, each with a part of the rows of a wave."""
     comptime PART_TILES = Self.m_tiles // Self.PARTS
-    """Tiles of rows of a wave in a phase."""
     comptime NEXT_WAVE = Self.PART_TILES if Self.formats.are_columns else Self.m_tiles
     """Tiles of rows from the first of a wave to the first of the wave below: of codes by columns
     those of a part lie side by side, so that a part is whole lines of memory."""
     comptime NEXT_PART = WAVES_M * Self.PART_TILES if Self.formats.are_columns else Self.PART_TILES
     """Tiles of rows from a part of a wave's to its next."""
     comptime PHASE_SLICES = ceildiv(PHASE_CYCLES, Self.SLICE_CYCLES)
-    """Slices of a phase."""
     comptime ROW_BYTES = max(LINE_BYTES, TILE_BLOCKS * LANE_BYTES[Self.formats.left])
-    """Bytes of a row of activations in a place."""
     comptime ROW_PIECES = Self.ROW_BYTES // PIECE_BYTES
-    """Pieces of it."""
     comptime PLACE_BLOCKS = Self.ROW_BYTES // LANE_BYTES[Self.formats.left]
-    """Blocks along K of a place of activations."""
     comptime PLACE_SLICES = Self.PLACE_BLOCKS // TILE_BLOCKS
-    """Slices of a place of activations."""
     comptime FETCHES = 2 if Self.PLACE_SLICES == 2 else Self.PARTS
     """Parts in which the activations of a place are fetched."""
     comptime DEPTH = AHEAD if Self.PARTS > 1 else AHEAD + 1
     """Places of activations, and phases or slices of weights, in LDS."""
     comptime A_TILE_BYTES = TILE * Self.ROW_BYTES
-    """Bytes of a tile of rows in a place."""
     comptime A_BYTES = Self.ROWS * Self.ROW_BYTES
-    """Bytes of a place of activations."""
     comptime B_TILE_BYTES = TILE * TILE_BLOCKS * LANE_BYTES[Self.formats.right]
-    """Bytes of a tile of weights."""
     comptime B_SLICE_BYTES = COLUMNS // TILE * Self.B_TILE_BYTES
-    """Bytes of the weights of a slice."""
     comptime B_BYTES = Self.PHASE_SLICES * Self.B_SLICE_BYTES
-    """Bytes of the weights of a phase."""
     comptime B_PLACE = Self.DEPTH * Self.A_BYTES
     """Where weights begin in LDS; the first place is the last one to be filled."""
     comptime FREE_BYTES = Self.B_PLACE + (Self.DEPTH - AHEAD) * Self.B_BYTES
     """Bytes that are free until the first activations are fetched."""
     comptime SCALE_PLACE = Self.B_PLACE + Self.DEPTH * Self.B_BYTES
-    """Where scales begin."""
     comptime LDS_BYTES = Self.SCALE_PLACE + SCALE_DEPTH * SCALE_BYTES
-    """Bytes of LDS of a workgroup."""
 
     @staticmethod
     def first_row(m_tile: Int) -> Int:

@@ -152,7 +152,6 @@ struct _OwnScales[shape: StreamingShape]:
 
     @always_inline
     def __init__(out self):
-        """Begins with any."""
         self.rows = in_registers[DType.float32, 1, Self.shape.own_tiles()]()
         self.columns = in_registers[DType.float32, SUMS, Self.shape.own_tiles()]()
 
@@ -168,7 +167,6 @@ struct _OwnScales[shape: StreamingShape]:
 
     @always_inline
     def apply(self, sums: SumTile[Self.shape.own_tiles()]):
-        """Multiplies the tiles by their scales."""
         comptime for i in range(Self.shape.own_tiles()):
             sums[i] = RowScales.applied(sums[i], self.rows[i], self.columns[i])
 

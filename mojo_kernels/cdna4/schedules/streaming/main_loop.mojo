@@ -62,34 +62,25 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
     """A wave along K: the registers of all stages in flight, and the sums."""
 
     comptime COLUMNS = Self.shape.wave_columns()
-    """Tiles of columns."""
     comptime Weights = WeightFragments[
         Self.right, Self.COLUMNS, Self.shape.k_tiles, Self.shape.k_tail
     ]
-    """The wave's weights."""
     comptime OWN = Self.shape.own_steps()
     """Tiles of activations of a stage that the wave fetches."""
     comptime IS_SHARED = Self.shape.sharers > 1
     """Whether other waves need them too."""
     comptime LDS = StreamingLds(Self.shape, Self.Source.PIECES * PIECE_BYTES, Self.Source.left)
-    """Places in LDS."""
     comptime WAVE_BYTES = Self.LDS.wave_bytes()
-    """Bytes of the area of a wave."""
     comptime GROUPS_PLACE = Self.LDS.first_group()
-    """Where the areas of groups begin."""
     comptime GROUP_BYTES = Self.LDS.group_bytes()
-    """Bytes of the area of a group."""
     comptime SCALE_WORDS = Self.LDS.scale_words()
-    """Words of the scales of a stage in it."""
     comptime SHARED_SCALES = Self.LDS.word_scales()
     """Scales of such a word."""
     comptime HAS_SCALES = not Self.Source.left.has_row_scales()
     """Whether products are multiplied by scales; sums are by those of rows."""
     comptime STREAM = Stream(Self.shape, Self.Weights.LOADS, Self.Source.LOADS)
-    """The order of its work."""
 
     var source: Self.Source
-    """Activations."""
     var weights: Self.Weights
     var lds: Lds
     """The wave's own area of LDS."""
@@ -99,13 +90,10 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
     """The shared scales of its group."""
     var lane: Int32
     var sharer: Int32
-    """Which of the sharers the wave is."""
     var next_chunk: Int32
-    """The chunk that is fetched next."""
     var first_blocks: RegisterTile[DType.int32, 1, Self.shape.depth]
     """The first block along K of each stage."""
     var b: CodeTile[Self.right, Self.shape.depth, Self.shape.k_tiles, Self.COLUMNS]
-    """Weights in flight."""
     var b_scales: WordTile[Self.shape.depth, max(Self.Weights.WORDS, 1)]
     """Their scales, some words."""
     var a: CodeTile[Self.Source.left, Self.shape.depth, Self.shape.steps()]
@@ -113,7 +101,6 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
     var a_scales: WordTile[Self.shape.depth, Self.shape.steps()]
     """Their scales; if shared, of bytes each is a word of four tiles."""
     var sums: SumTile[Self.shape.m_tiles, Self.COLUMNS]
-    """The tile of C."""
 
     @always_inline
     def __init__(
@@ -196,13 +183,11 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
 
     @always_inline
     def keep[stage: Int, step: Int](mut self, block: EncodedBlock[Self.Source.left]):
-        """Keeps the lane's block of a tile of activations."""
         self.a[stage, step] = block.codes
         self.a_scales[stage, step] = block.scale
 
     @always_inline
     def fetch_weights[stage: Int](mut self):
-        """Starts the loads of the weights of a stage."""
         var at = self.weights.cursor(quotient[Self.Weights.CHUNK_BLOCKS](self.first_blocks[stage]))
         comptime for word in range(Self.Weights.WORDS):
             self.b_scales[stage, word] = self.weights.fetch_scales[word](at, self.lane)
@@ -306,7 +291,6 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
 
     @always_inline
     def perform[entry: ScheduleEntry](mut self):
-        """Carries out one operation of the schedule."""
         comptime tag = entry.op.tag
         comptime stage = entry.op.stage
         comptime if tag == StreamOps.FETCH.value:
@@ -334,7 +318,6 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
 
     @always_inline
     def start(mut self):
-        """Starts the loads of the first chunks."""
         comptime length = Self.STREAM.prologue_length()
         comptime prologue = Self.STREAM.prologue[length]()
         comptime for i in range(length):

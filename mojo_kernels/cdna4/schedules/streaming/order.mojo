@@ -28,7 +28,6 @@ struct StreamOps(ScheduleOps, TrivialRegisterPassable):
     """What a stage is put through; waits are the framework's."""
 
     var value: Int
-    """The tag of an operation."""
 
     comptime FETCH = Self(0)
     """Start the loads of the activations of a stage."""
@@ -51,14 +50,12 @@ struct Stream(TrivialRegisterPassable):
     """The loads of a stage and the operations that use them."""
 
     var shape: StreamingShape
-    """The cut."""
     var of_weights: Int
     """Loads of the weights and scales of a stage."""
     var of_tile: Int
     """Loads of a tile of activations."""
 
     def is_shared(self) -> Bool:
-        """Says whether waves share encoded activations."""
         return self.shape.sharers > 1
 
     def encodes_first(self) -> Bool:
@@ -66,23 +63,18 @@ struct Stream(TrivialRegisterPassable):
         return self.shape.up_front and self.is_shared()
 
     def of_activations(self) -> Int:
-        """Returns the loads of the activations of a stage."""
         return self.shape.own_steps() * self.of_tile
 
     def loads(self) -> Int:
-        """Returns the loads of a stage."""
         return self.of_activations() + self.of_weights
 
     def prologue_length(self) -> Int:
-        """Returns the operations before the loop."""
         return self.shape.depth * (1 if self.encodes_first() else 2)
 
     def steady_length(self) -> Int:
-        """Returns the operations of the loop."""
         return self.shape.depth * (self._use_length() + (4 if self.is_shared() else 3))
 
     def epilogue_length(self) -> Int:
-        """Returns the operations after the loop."""
         var length = self.shape.depth * self._use_length() + (1 if self._leaves() else 0)
         if self.encodes_first():
             # Each stage fetches weights, but only one synchronizes.
@@ -90,7 +82,6 @@ struct Stream(TrivialRegisterPassable):
         return length
 
     def _use_length(self) -> Int:
-        """Returns the operations that use up a stage."""
         var encode = 2 * self.shape.own_steps()
         return encode + 1 + self.shape.steps() + (2 if self.is_shared() else 0)
 

@@ -128,7 +128,6 @@ struct StreamingShape(Equatable, TrivialRegisterPassable):
         )
 
     def is_possible(self) -> Bool:
-        """Says whether there is such a kernel."""
         return (
             self.waves % self.sharers == 0
             and self.n_tiles % self.sharers == 0
@@ -143,17 +142,14 @@ struct StreamingShape(Equatable, TrivialRegisterPassable):
         return align_up(ceildiv(chunks, self.k_groups() * self.splits), self.depth)
 
     def supports(self, k: Int) -> Bool:
-        """Says whether the kernel computes products of that K."""
         return (self.k_tail or k % (self.k_tiles * TILE_K) == 0) and (
             not self.up_front or self.chunks_per_wave(k) == self.depth
         )
 
     def tiles_of_c(self, m: Int, n: Int) -> XcdColumns:
-        """Returns the tiles of C that workgroups compute."""
         return XcdColumns(ceildiv(m, self.m_tiles * TILE), ceildiv(n, self.n_tiles * TILE))
 
     def grid(self, m: Int, n: Int) -> Grid:
-        """Returns the grid of a launch."""
         var x, y = self.tiles_of_c(m, n).grid()
         return Grid(x, y, self.splits, threads=self.threads())
 
@@ -167,15 +163,12 @@ struct StreamingShape(Equatable, TrivialRegisterPassable):
         return Workspace(tiles.rows * tiles.columns * (slot_bytes + self.waves * WORD_BYTES), 0)
 
     def threads(self) -> Int:
-        """Returns the threads of a workgroup."""
         return self.waves * LANES
 
     def tile(self) -> Tuple[Int, Int]:
-        """Returns the rows and columns of C of a workgroup."""
         return (self.m_tiles * TILE, self.n_tiles * TILE)
 
     def tiles(self) -> Int:
-        """Returns the tiles of C that a workgroup computes."""
         return self.m_tiles * self.n_tiles
 
     def k_groups(self) -> Int:
@@ -183,7 +176,6 @@ struct StreamingShape(Equatable, TrivialRegisterPassable):
         return self.waves // self.sharers
 
     def wave_columns(self) -> Int:
-        """Returns the tiles of columns that a wave multiplies."""
         return self.n_tiles // self.sharers
 
     def wave_tiles(self) -> Int:
@@ -195,7 +187,6 @@ struct StreamingShape(Equatable, TrivialRegisterPassable):
         return ceildiv(self.tiles(), self.waves)
 
     def steps(self) -> Int:
-        """Returns the tiles of activations of a chunk."""
         return self.m_tiles * self.k_tiles
 
     def own_steps(self) -> Int:
@@ -230,11 +221,9 @@ struct StreamingLds(TrivialRegisterPassable):
     """Places in LDS, in bytes: an area for each wave, then scales for each group of sharers."""
 
     var shape: StreamingShape
-    """The cut."""
     var float_bytes: Int
     """Of a tile of activations on its way; none if they go straight to registers."""
     var format: Format
-    """What activations are encoded in."""
 
     def tile_bytes(self) -> Int:
         """Returns the bytes of a tile of activations: on its way, then, if shared, its codes."""
@@ -267,14 +256,11 @@ struct StreamingLds(TrivialRegisterPassable):
         return 0 if self.format.has_row_scales() else ceildiv(self.slots(), self.word_scales())
 
     def group_bytes(self) -> Int:
-        """Returns the area of a group of sharers."""
         var words = self.scale_words() if self.shape.sharers > 1 else 0
         return self.shape.depth * words * LANES * WORD_BYTES
 
     def first_group(self) -> Int:
-        """Returns where the areas of groups begin."""
         return self.shape.waves * self.wave_bytes()
 
     def num_bytes(self) -> Int:
-        """Returns all of it."""
         return self.first_group() + self.shape.k_groups() * self.group_bytes()

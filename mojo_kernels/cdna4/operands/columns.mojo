@@ -23,15 +23,14 @@ from std.bit import log2_floor
 from std.memory import bitcast
 from std.sys._assembly import inlined_assembly
 
-from ....numbers.formats import Format
-from ...chip import BLOCK, LANES, PIECE_BYTES, TILE, TILE_K
-from ...instructions.lds import Lds
-from ...instructions.matrix import BlockCodes, CODE_WORDS, PIECES, WordTile
-from ...instructions.memory import load_to_lds
-from ...instructions.vector import here
-from ...operands.memory import Span, quotient, remainder
-from .shape import WAVES
-from .shared import SharedRightSide
+from ...numbers.formats import Format
+from ..chip import BLOCK, LANES, LOAD_BYTES, PIECE_BYTES, TILE, TILE_K
+from ..instructions.lds import Lds
+from ..instructions.matrix import BlockCodes, CODE_WORDS, PIECES, WordTile
+from ..instructions.memory import load_to_lds
+from ..instructions.vector import here
+from .memory import Span, quotient, remainder
+from .shared import OperandRows, SharedRightSide
 
 comptime TRANSPOSED_BYTES = 8
 """What a lane points at, and receives, in a transposing read."""
@@ -51,65 +50,51 @@ def exchanged_in_line[line_pieces: Int](piece: Int32) -> Int32:
 
 
 @fieldwise_init
-struct SharedColumns[line_pieces: Int, rooms: Int, parts: Int](SharedRightSide):
+struct SharedColumns[line_pieces: Int, waves: Int, rooms: Int, parts: Int](SharedRightSide):
     """The codes of a workgroup's rows, 128 along K a place.
 
     Parameters:
         line_pieces: Pieces of a line in LDS.
+        waves: Waves that load together.
         rooms: Rooms of a place in LDS, each with lines of rows that are fetched together.
         parts: Parts in which a place is fetched: of rooms, then of lines.
     """
 
     comptime LINE_BYTES = Self.line_pieces * PIECE_BYTES
-    """Bytes of a line in LDS."""
     comptime ROOM_BYTES = TILE_K * Self.LINE_BYTES
-    """Bytes of a room."""
-    comptime ROUND_LINES = WAVES * LANES // Self.line_pieces
+    comptime ROUND_LINES = Self.waves * LANES // Self.line_pieces
     """Lines that all waves load at once."""
     comptime LOADS = TILE_K // Self.ROUND_LINES * Self.rooms // Self.parts
-    """Loads of a wave for a part."""
 
     var codes: Span
-    """The codes from the workgroup's first row on."""
     var rows: Int32
     """Rows of the operand, bytes of a line in memory."""
     var k_blocks: Int32
-    """Blocks along K."""
     var offset: Int32
     """Where the lane's piece of the first load lies."""
     var wave: Int32
     var at: AMDBufferResource
-    """The place that is aimed at."""
 
     @staticmethod
     @always_inline
-    def of(
-        codes: ImmPointer[UInt8, _],
-        rows: Int32,
-        k_blocks: Int32,
-        first_row: Int32,
-        wave: Int32,
-        lane: Int32,
-    ) -> Self:
-        """Describes the codes from row `first_row` of `rows` on."""
+    def of(rows: OperandRows, wave: Int32, lane: Int32) -> Self:
         comptime assert Self.ROUND_LINES % 32 == 0, "an exchange is the same in all loads"
         var at = exchanged_in_line[Self.line_pieces](wave * Int32(LANES) + lane)
         var line, piece = quotient[Self.line_pieces](at), remainder[Self.line_pieces](at)
-        var offset = line * rows + piece * Int32(PIECE_BYTES)
-        var span = Span.of(codes, rows * k_blocks * Int32(BLOCK)).from_offset(first_row)
-        return Self(span, rows, k_blocks, offset, wave, span.after(0))
+        var offset = line * rows.count + piece * Int32(PIECE_BYTES)
+        var num_bytes = rows.count * rows.k_blocks * Int32(BLOCK)
+        var span = Span.of(rows.bytes, num_bytes).from_offset(rows.first)
+        return Self(span, rows.count, rows.k_blocks, offset, wave, span.after(0))
 
     @always_inline
     def aim(mut self, place: Int32):
-        """Turns to a place along K; one beyond K reads as zeros."""
         var line = place * Int32(TILE_K)
         self.at = self.codes.after_if(line * self.rows, line < self.k_blocks * Int32(BLOCK))
 
     @always_inline
     def fetch[part: Int](self, place: Lds):
-        """Starts loading a part of the place; beyond K it reads as zeros."""
         comptime line_part, room = divmod(part, Self.rooms)
-        var of_wave = Int32(room * Self.ROOM_BYTES) + self.wave * Int32(LANES * PIECE_BYTES)
+        var of_wave = Int32(room * Self.ROOM_BYTES) + self.wave * Int32(LOAD_BYTES)
         comptime for load in range(Self.LOADS):
             comptime line = (line_part * Self.LOADS + load) * Self.ROUND_LINES
             load_to_lds[PIECE_BYTES](
