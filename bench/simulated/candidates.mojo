@@ -25,7 +25,7 @@ from mojo_kernels.launch.queue import Queue
 comptime M_N_TILES = [(1, 1), (1, 2), (1, 4), (2, 4), (2, 6), (2, 8)]
 comptime WAVES_SPLITS = [(2, 1), (4, 1), (8, 1), (12, 1), (16, 1), (8, 4)]
 comptime MAX_ROUNDS = 8
-"""Times that a decode kernel's workgroups may fill the compute units."""
+"""Times that a streaming kernel's workgroups may fill the compute units."""
 comptime IDLE_SHARE = 4
 """At least one compute unit in so many has a workgroup, unless tiles are as small as can be."""
 comptime CU_WAVES = 16
@@ -33,7 +33,7 @@ comptime CU_WAVES = 16
 
 
 def decode_plan(tiles: Tuple[Int, Int], share: Tuple[Int, Int]) -> Plan:
-    """Returns a plan with a decode kernel."""
+    """Returns a plan with a streaming kernel."""
     var shape = StreamingShape(
         m_tiles=tiles[0],
         n_tiles=tiles[1],
@@ -50,15 +50,15 @@ def could_pay(plan: Plan, m: Int, n: Int, k: Int) -> Bool:
     """Says whether a cut is worth timing for a shape."""
     if plan.has_tail(k):
         return False
-    var rows, columns = plan.tile()
+    var rows, columns = plan.rows, plan.columns
     var tiles = ceildiv(m, rows) * ceildiv(n, columns)
-    if plan.family == Family.PREFILL:
+    if plan.family == Family.PING_PONG:
         return tiles >= CUS // MAX_ROUNDS
-    if plan.family == Family.MIDDLE:
-        var share = plan.middle
+    if plan.family == Family.INTERLEAVED:
+        var share = plan.interleaved
         var most = CUS // share.splits if share.splits > 1 else MAX_ROUNDS * CUS
         return share.supports(k) and CUS // MAX_ROUNDS <= tiles * share.splits and tiles <= most
-    var shape = plan.decode
+    var shape = plan.streaming
     if shape.up_front and shape.chunks_per_wave(k) != shape.depth:
         return False
     var groups = tiles * shape.splits
@@ -66,7 +66,7 @@ def could_pay(plan: Plan, m: Int, n: Int, k: Int) -> Bool:
     var is_largest = shape.tiles() >= 32
     return (
         (shape.m_tiles == 1 or m > rows // 2)
-        and shape.waves * shape.splits <= k // plan.step_k()
+        and shape.waves * shape.splits <= k // plan.step_k
         and (groups >= CUS // IDLE_SHARE or is_smallest)
         and (tiles <= MAX_ROUNDS * CUS or is_largest)
         and (shape.splits == 1 or groups <= CUS)
@@ -102,7 +102,7 @@ struct Candidates(Catalogue):
     def walk[V: Visitor](mut visitor: V) raises:
         comptime for i in range(len(CHOICES)):
             comptime plan = CHOICES[i].plan
-            comptime is_of_codes = plan.family == Family.MIDDLE
+            comptime is_of_codes = plan.family == Family.INTERLEAVED
             comptime if is_new[plan, i]() and (not is_of_codes or plan.fits(CODES)):
                 Self.show[plan](visitor)
         comptime for tiles in M_N_TILES:
@@ -114,7 +114,7 @@ struct Candidates(Catalogue):
     @staticmethod
     def show[plan: Plan](mut visitor: Some[Visitor]) raises:
         """Shows a cut for floats and for codes."""
-        comptime if plan.family != Family.MIDDLE:
+        comptime if plan.family != Family.INTERLEAVED:
             visitor.kernel[Candidate[FLOATS, plan]](String("linear_", plan.name()))
         visitor.kernel[Candidate[CODES, plan]](String("matmul_", plan.name()))
 

@@ -21,18 +21,18 @@ struct Product[types: ProductTypes, plan: Plan, k_tail: Bool = False](Listed):
 
     @staticmethod
     def supports(m: Int, n: Int, k: Int) -> Bool:
-        if Self.plan.family == Family.MIDDLE and not Self.plan.middle.supports(k):
+        if Self.plan.family == Family.INTERLEAVED and not Self.plan.interleaved.supports(k):
             return False
         return Self.k_tail or not Self.plan.has_tail(k)
 
     @staticmethod
     def launch[Q: Queue](m: Int, n: Int, k: Int, mut queue: Q) raises:
         var problem = Self.types.problem(m, n, k)
-        comptime if Self.plan.family == Family.DECODE:
-            comptime shape = Self.plan.decode_of(Self.k_tail)
+        comptime if Self.plan.family == Family.STREAMING:
+            comptime shape = Self.plan.streaming_of(Self.k_tail)
             StreamingKernel[Self.types, shape].launch(problem, queue)
-        elif Self.plan.family == Family.MIDDLE:
-            comptime shape = Self.plan.middle
+        elif Self.plan.family == Family.INTERLEAVED:
+            comptime shape = Self.plan.interleaved
             InterleavedKernel[Self.types, shape, Self.k_tail].launch(problem, queue)
         else:
             PingPongKernel[Self.types, Self.plan.m_tiles, Self.k_tail].launch(problem, queue)

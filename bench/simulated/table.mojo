@@ -27,7 +27,7 @@ struct Rows[k_tail: Bool](Catalogue):
         comptime for i in range(len(CHOICES)):
             comptime choice = CHOICES[i]
             comptime if choice.any_k or not Self.k_tail:
-                comptime if is_first[FLOATS, i]() and choice.plan.family != Family.MIDDLE:
+                comptime if is_first[FLOATS, i]() and choice.plan.family != Family.INTERLEAVED:
                     visitor.kernel[Product[FLOATS, choice.plan, Self.k_tail]](
                         String("linear_", choice.plan.name())
                     )

@@ -18,7 +18,7 @@ from mojo_kernels.bindings.hip import hip_queue
 from mojo_kernels.bindings.pairs import defined_types
 from mojo_kernels.bindings.protocol import Arguments, read_experts, read_grouped
 from mojo_kernels.cdna4.experts.dispatch import multiply_experts, multiply_grouped, workspace_of
-from mojo_kernels.cdna4.host.experts import LayerCuts, LayerTypes
+from mojo_kernels.cdna4.host.experts import LayerShapes, LayerTypes
 from mojo_kernels.problem import ANY
 
 comptime IS_LAYER = is_defined["DOWN"]()
@@ -42,7 +42,7 @@ def py_experts_workspace_bytes(arguments: PythonObject) raises -> PythonObject:
 
 def py_plan(text: PythonObject) raises -> PythonObject:
     """Takes a plan of `plan_experts_gfx950`; returns its handle, the last integers of a call."""
-    var cuts = LayerCuts.parse(String(py=text), LAYER.left)
+    var cuts = LayerShapes.parse(String(py=text), LAYER.left)
     return Python.tuple(cuts.gate_up, cuts.down)
 
 
@@ -54,7 +54,7 @@ def py_multiply_experts(arguments: PythonObject) raises:
     var queue = hip_queue(args)
     queue.lent = args.next()
     var gate_up = args.next()
-    multiply_experts[LAYER](problem, LayerCuts(gate_up, args.next()), queue)
+    multiply_experts[LAYER](problem, LayerShapes(gate_up, args.next()), queue)
 
 
 @export

@@ -21,7 +21,7 @@ from std.utils.index import IndexList
 
 from ..backend import has_cdna4, is_nvidia
 from ..cdna4.experts import dispatch as cdna4
-from ..cdna4.host.choices import cuts_of_layer
+from ..cdna4.host.choices import shapes_of_layer
 from ..cdna4.host.experts import LayerTypes
 from ..cdna4.types import ProductTypes
 from ..cpu import experts as cpu
@@ -224,7 +224,7 @@ struct MXMoe:
                 gate_code[activation](),
             )
             var queue = ContextQueue(context)
-            cdna4.multiply_experts[types](problem, cuts_of_layer(types, problem), queue)
+            cdna4.multiply_experts[types](problem, shapes_of_layer(types, problem), queue)
         else:
             _require_nvidia["mx_moe", target]()
             # Freed in the order of the stream.

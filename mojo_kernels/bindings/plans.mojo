@@ -28,7 +28,7 @@ from mojo_kernels.bindings.pairs import (
 from mojo_kernels.bindings.protocol import Arguments
 from mojo_kernels.bindings.record import Record, Records, numbers
 from mojo_kernels.cdna4.chip import LANES
-from mojo_kernels.cdna4.host.choices import choose, cuts_of_layer, workspace_of
+from mojo_kernels.cdna4.host.choices import choose, shapes_of_layer, workspace_of
 from mojo_kernels.cdna4.host.costs import Costs
 from mojo_kernels.cdna4.host.explain import (
     LayerSizes,
@@ -65,17 +65,16 @@ def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
     formats.are_columns = args.next() != 0
     var found = explain(m, n, k, formats, is_encoded=is_encoded)
     var plan, grid, workspace = found.choice.plan, found.grid, found.workspace
-    var tile_m, tile_n = plan.tile()
     var row = Record()
     row.put("kernel", plan.family.kernel())
     row.put("reason", String(found.choice.reason))
     row.put("cut", plan.name())
-    row.put("tile_m", tile_m)
-    row.put("tile_n", tile_n)
-    row.put("chunk_k", plan.step_k())
+    row.put("tile_m", plan.rows)
+    row.put("tile_n", plan.columns)
+    row.put("chunk_k", plan.step_k)
     row.put("waves", grid.threads // LANES)
-    row.put("sharers", plan.sharers())
-    row.put("depth", plan.depth())
+    row.put("sharers", plan.sharers)
+    row.put("depth", plan.depth)
     row.put("splits", grid.z)
     row.put("k_tail", plan.has_tail(k))
     row.put("quantizes_first", found.quantizes_first)
@@ -124,7 +123,7 @@ def plan_experts_gfx950(arguments: PythonObject) raises -> PythonObject:
     var first = _product_types(args)
     var types = LayerTypes.of(first, first, first.out, ANY)
     var sizes = LayerSizes(tokens, slots, experts, width, inner, gate.is_interleaved())
-    return Python.tuple(cuts_of_layer(types, sizes.problem()).text(types.left))
+    return Python.tuple(shapes_of_layer(types, sizes.problem()).text(types.left))
 
 
 def table_gfx950(arguments: PythonObject) raises -> PythonObject:

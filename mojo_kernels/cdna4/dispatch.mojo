@@ -102,11 +102,11 @@ def _launch_row[
                     comptime can_end_so = known.k == 0 or choice.plan.has_tail(known.k) == k_tail
                     comptime if can_end_so and (choice.any_k or not k_tail):
                         if choice.plan.has_tail(problem.k) == k_tail:
-                            comptime if choice.plan.family == Family.DECODE:
-                                comptime shape = choice.plan.decode_of(k_tail)
+                            comptime if choice.plan.family == Family.STREAMING:
+                                comptime shape = choice.plan.streaming_of(k_tail)
                                 return StreamingKernel[types, shape].launch(problem, queue)
-                            elif choice.plan.family == Family.MIDDLE:
-                                comptime shape = choice.plan.middle
+                            elif choice.plan.family == Family.INTERLEAVED:
+                                comptime shape = choice.plan.interleaved
                                 comptime Kernel = InterleavedKernel[types.encoded(), shape, k_tail]
                                 var part = problem
                                 comptime if choice.quantizes_first(types):

@@ -1,4 +1,4 @@
-"""How grouped products and layers of experts are launched on CDNA4; host/ chooses cuts.
+"""How grouped products and layers of experts are launched on CDNA4; host/ chooses shapes.
 
     grouped product    one launch
 
@@ -33,14 +33,14 @@ from ..arguments import GemmArguments, GroupedRows, Grouping, OrderedRows, most_
 from ..chip import MAX_TENSOR_BYTES, TILE
 from ..schedules.streaming.kernel import launch_streaming
 from ..host.experts import (
-    DECODE_CUTS,
-    LayerCuts,
+    STREAMING_SHAPES,
+    LayerShapes,
     LayerMemory,
     LayerTypes,
-    MIDDLE_CUTS,
-    choose_decode,
-    cut_of,
-    has_cut,
+    INTERLEAVED_SHAPES,
+    choose_streaming,
+    shape_of,
+    has_shape,
 )
 from ..host.plan import has_room
 from ..schedules.interleaved.kernel import launch_interleaved
@@ -49,7 +49,14 @@ from ..prepare.quantize import QuantizeKernel
 from ..types import ProductTypes, float_bytes, has_expert_kernels, unsupported
 from ..prepare.order import launch_order
 from .routing import route
-from .shape import M_TILES, code_bytes, encoded_blocks, decode_grid, middle_grid, prefill_grid
+from .shape import (
+    M_TILES,
+    code_bytes,
+    encoded_blocks,
+    streaming_grid,
+    interleaved_grid,
+    ping_pong_grid,
+)
 from .slots import launch_gates, launch_sums
 
 comptime MAX_GRID_Y = (1 << 16) - 1
@@ -63,26 +70,25 @@ def multiply_grouped[types: ProductTypes](problem: GroupedProblem, mut queue: So
     _check[types](problem.left, problem.experts, problem.n, problem.k)
     if problem.dtype != float_code(types.out):
         raise Error("got a result of another type than was compiled for gfx950")
-    var m = problem.m
+    var m, n, k = problem.m, problem.n, problem.k
     var rows = GroupedRows(problem.left.values, m, 0, problem.sizes, m, problem.values)
-    launch[types, Grouping.GROUPED](
-        GemmArguments.of_groups(rows, problem.experts, Gate.NONE, problem.n, problem.k), queue
-    )
+    var all = GemmArguments.of_groups(rows, problem.experts, Gate.NONE, n, k)
+    _launch[types, Grouping.GROUPED](all, queue)
 
 
-def launch[
+def _launch[
     types: ProductTypes, grouping: Grouping
 ](of: GemmArguments, mut queue: Some[Queue]) raises:
-    """Launches a product of floats with the cut that is chosen for it."""
+    """Launches a product of floats with the shape that is chosen for it."""
     comptime assert has_expert_kernels(types.formats), unsupported(types.formats)
-    _check_all_bytes[types](of.rows, of.experts, of.n, of.k)
+    _check_all_bytes[types](of)
     var m, groups = of.rows.m, of.experts.count
-    var choice = choose_decode(m, of.n, groups, types)
-    comptime for i in range(len(DECODE_CUTS)):
-        comptime cut = DECODE_CUTS[i]
-        comptime if has_room(cut, types):
+    var choice = choose_streaming(m, of.n, groups, types)
+    comptime for i in range(len(STREAMING_SHAPES)):
+        comptime shape = STREAMING_SHAPES[i]
+        comptime if has_room(shape, types):
             if choice == i:
-                var tiles = most_tiles(m, groups, cut.m_tiles * TILE)
+                var tiles = most_tiles(m, groups, shape.m_tiles * TILE)
                 if tiles > MAX_GRID_Y:
                     raise Error(
                         String(
@@ -91,8 +97,8 @@ def launch[
                             ": call with fewer rows at a time",
                         )
                     )  # fmt: skip
-                var grid = decode_grid(cut, m, of.n, groups)
-                return launch_streaming[types, cut, grouping](of, grid, queue)
+                var grid = streaming_grid(shape, m, of.n, groups)
+                return launch_streaming[types, shape, grouping](of, grid, queue)
 
 
 def _check[types: ProductTypes](left: Left, experts: Experts, n: Int, k: Int) raises:
@@ -105,12 +111,13 @@ def _check[types: ProductTypes](left: Left, experts: Experts, n: Int, k: Int) ra
         raise Error("got experts of other formats, types or layout than were compiled for gfx950")
 
 
-def _check_all_bytes[types: ProductTypes](of: GroupedRows, experts: Experts, n: Int, k: Int) raises:
+def _check_all_bytes[types: ProductTypes](of: GemmArguments) raises:
     """Raises unless kernels can count the bytes of all tensors."""
-    _check_bytes("activations", of.count * types.row_bytes(k), of.m, n, k)
-    _check_bytes("results", of.m * n * float_bytes(types.out), of.m, n, k)
-    var weights = max(types.formats.right.packed_bytes(n * k), experts.codes_step)
-    _check_bytes("an expert's weights", weights, of.m, n, k)
+    var m, n, k = of.rows.m, of.n, of.k
+    _check_bytes("activations", of.rows.count * types.row_bytes(k), m, n, k)
+    _check_bytes("results", m * n * float_bytes(types.out), m, n, k)
+    var weights = max(types.formats.right.packed_bytes(n * k), of.experts.codes_step)
+    _check_bytes("an expert's weights", weights, m, n, k)
 
 
 def _check_bytes(name: String, num_bytes: Int, m: Int, n: Int, k: Int) raises:
@@ -131,8 +138,8 @@ def workspace_of[types: LayerTypes](problem: ExpertsProblem) -> Workspace:
 
 def multiply_experts[
     types: LayerTypes
-](problem: ExpertsProblem, cuts: LayerCuts, mut queue: Some[Queue]) raises:
-    """Launches a layer of experts; `cuts` are for rows that are encoded before."""
+](problem: ExpertsProblem, shapes: LayerShapes, mut queue: Some[Queue]) raises:
+    """Launches a layer of experts; `shapes` are for rows that are encoded before."""
     if problem.routing.tokens == 0:
         return
     comptime hidden_types = types.first(types.x)
@@ -145,103 +152,70 @@ def multiply_experts[
         "results", problem.routing.tokens * width * float_bytes(types.out), slots, width, inner
     )
 
-    var space = workspace_of[types](problem)
-    var at = LayerMemory.of(types, problem, queue.workspace(space))
+    var at = LayerMemory.of(types, problem, queue.workspace(workspace_of[types](problem)))
     if slots > 0:
         route(problem.routing, problem.gate_up.count, at.sizes, at.tokens, at.places, queue)
         if at.encoded == LayerMemory.NOT_ENCODED:
-            _multiply[types](problem, at, queue)
+            _multiply[types, False](problem, shapes, at, queue)
         else:
             comptime if types.has_encoded_kernels():
-                _multiply_codes[types](problem, cuts, at, queue)
+                _multiply[types, True](problem, shapes, at, queue)
     launch_sums[types.out](at.rows, at.places, problem.routing, problem.values, width, queue)
 
 
 def _multiply[
-    types: LayerTypes
-](problem: ExpertsProblem, at: LayerMemory, mut queue: Some[Queue]) raises:
-    """Launches the products of a layer, which encode floats on their way."""
-    comptime neighbours, halves = types.first(types.x), types.first(DType.float32)
-    var n, k, slots = 2 * problem.inner, problem.width, problem.routing.count()
-    var rows = GroupedRows(
-        problem.left.values, problem.routing.tokens, at.tokens, at.sizes, slots, at.hidden
-    )
-    if problem.gate.is_interleaved():
-        comptime if types.may_be_neighbours():
-            launch[neighbours, Grouping.HIDDEN](
-                GemmArguments.of_groups(rows, problem.gate_up, problem.gate, n, k), queue
-            )
-    else:
-        comptime if types.may_be_halves():
-            rows.result = at.rows
-            launch[halves, Grouping.SUMS](
-                GemmArguments.of_groups(rows, problem.gate_up, Gate.NONE, n, k), queue
-            )
-            launch_gates[types.x](at.rows, at.hidden, slots, problem.inner, queue)
-    var hidden = GroupedRows(at.hidden, slots, 0, at.sizes, slots, at.rows)
-    launch[types.second(), Grouping.DOWN](
-        GemmArguments.of_groups(hidden, problem.down, Gate.NONE, problem.width, problem.inner),
-        queue,
-    )
+    types: LayerTypes, encodes: Bool
+](problem: ExpertsProblem, shapes: LayerShapes, at: LayerMemory, mut queue: Some[Queue]) raises:
+    """Launches the products of a layer.
 
-
-def _multiply_codes[
-    types: LayerTypes
-](problem: ExpertsProblem, cuts: LayerCuts, at: LayerMemory, mut queue: Some[Queue]) raises:
-    """Launches the products of a layer from codes."""
+    Parameters:
+        types: What the layer is compiled for.
+        encodes: Whether rows are encoded before; products of floats encode them on their way.
+    """
     comptime neighbours, halves = types.first(types.x), types.first(DType.float32)
     comptime second, rounding = types.second(), types.rounding
     var width, inner, slots = problem.width, problem.inner, problem.routing.count()
-    var tokens = problem.routing.tokens
-    var x = GroupedRows(problem.left.values, tokens, at.tokens, at.sizes, slots, at.hidden)
-    _check_all_bytes[neighbours](x, problem.gate_up, 2 * inner, width)
-    var floats = GroupedRows(at.hidden, slots, 0, at.sizes, slots, at.rows)
-    _check_all_bytes[second](floats, problem.down, width, inner)
-
-    _quantize[types](x.a, at.encoded, tokens, width, queue)
-    var rows = GroupedRows(at.encoded, tokens, at.tokens, at.sizes, slots, at.hidden)
+    var tokens, experts = problem.routing.tokens, problem.gate_up.count
+    var rows = GroupedRows(problem.left.values, tokens, at.tokens, at.sizes, slots, at.hidden)
     var hidden = GroupedRows(at.hidden, slots, 0, at.sizes, slots, at.rows)
+    var first = GemmArguments.of_groups(rows, problem.gate_up, problem.gate, 2 * inner, width)
+    var last = GemmArguments.of_groups(hidden, problem.down, Gate.NONE, width, inner)
     var of_hidden = OrderedRows(at.ordered.tiles, at.ordered.rows, at.hidden_scales)
-    comptime if types.has_ordered_kernels():
+    comptime if encodes:
+        _check_all_bytes[neighbours](first)
+        _check_all_bytes[second](last)
+        _quantize[types](rows.a, at.encoded, tokens, width, queue)
+        first.rows.a = at.encoded
         if at.orders():
-            launch_order[types.left, True](rows, at.ordered, problem.gate_up.count, width, queue)
+            launch_order[types.left, True](first.rows, at.ordered, experts, width, queue)
     if problem.gate.is_interleaved():
         comptime if types.may_be_neighbours():
-            _launch_codes[neighbours, rounding, Grouping.HIDDEN](
-                rows,
-                cuts.gate_up,
-                at,
-                at.ordered,
-                problem.gate_up,
-                problem.gate,
-                2 * inner,
-                width,
-                queue,
-            )
+            comptime if encodes:
+                _launch_codes[neighbours, rounding, Grouping.HIDDEN](
+                    first, shapes.gate_up, at, at.ordered, queue
+                )
+            else:
+                _launch[neighbours, Grouping.HIDDEN](first, queue)
     else:
         comptime if types.may_be_halves():
-            rows.result = at.rows
-            _launch_codes[halves, rounding, Grouping.SUMS](
-                rows,
-                cuts.gate_up,
-                at,
-                at.ordered,
-                problem.gate_up,
-                Gate.NONE,
-                2 * inner,
-                width,
-                queue,
-            )
+            first.rows.result = at.rows
+            first.gate = Gate.NONE
+            comptime if encodes:
+                _launch_codes[halves, rounding, Grouping.SUMS](
+                    first, shapes.gate_up, at, at.ordered, queue
+                )
+            else:
+                _launch[halves, Grouping.SUMS](first, queue)
             launch_gates[types.x](at.rows, at.hidden, slots, inner, queue)
-            _quantize[types](at.hidden, at.encoded, slots, inner, queue)
-            hidden.a = at.encoded
-            comptime if types.has_ordered_kernels():
+            comptime if encodes:
+                _quantize[types](at.hidden, at.encoded, slots, inner, queue)
+                last.rows.a = at.encoded
                 if at.orders():
-                    var experts = problem.down.count
-                    launch_order[types.left, False](hidden, of_hidden, experts, inner, queue)
-    _launch_codes[second, rounding, Grouping.DOWN](
-        hidden, cuts.down, at, of_hidden, problem.down, Gate.NONE, width, inner, queue
-    )
+                    launch_order[types.left, False](last.rows, of_hidden, experts, inner, queue)
+    comptime if encodes:
+        _launch_codes[second, rounding, Grouping.DOWN](last, shapes.down, at, of_hidden, queue)
+    else:
+        _launch[second, Grouping.DOWN](last, queue)
 
 
 def _quantize[
@@ -256,34 +230,21 @@ def _quantize[
 def _launch_codes[
     types: ProductTypes, rounding: Rounding, grouping: Grouping
 ](
-    of: GroupedRows,
-    place: Int,
-    at: LayerMemory,
-    ordered: OrderedRows,
-    experts: Experts,
-    gate: Gate,
-    n: Int,
-    k: Int,
-    mut queue: Some[Queue],
+    of: GemmArguments, index: Int, at: LayerMemory, ordered: OrderedRows, mut queue: Some[Queue]
 ) raises:
-    """Launches a product of encoded rows, by tiles if they are ordered, else with a cut of
-    `MIDDLE_CUTS`."""
+    """Launches a product of encoded rows, by tiles if they are ordered, else with a shape of
+    `INTERLEAVED_SHAPES`."""
+    var m, n, groups = of.rows.m, of.n, of.experts.count
     if at.orders():
         return launch_ping_pong[types.encoded(), M_TILES, True, grouping, rounding](
-            GemmArguments.of_groups(of, experts, gate, n, k),
-            prefill_grid(of.m, n, experts.count),
-            queue,
-            ordered,
-            at.hidden_scales,
+            of, ping_pong_grid(m, n, groups), queue, ordered, at.hidden_scales
         )
-    comptime for i in range(len(MIDDLE_CUTS)):
-        comptime cut = cut_of(types.formats.left, i)
-        comptime if has_cut(cut, types, grouping.is_gated):
-            if place == i:
-                comptime assert cut.splits == 1, "workgroups of groups share no tile"
-                return launch_interleaved[types, cut, True, grouping, rounding](
-                    GemmArguments.of_groups(of, experts, gate, n, k),
-                    middle_grid(cut, of.m, n, experts.count),
-                    queue,
+    comptime for i in range(len(INTERLEAVED_SHAPES)):
+        comptime shape = shape_of(types.formats.left, i)
+        comptime if has_shape(shape, types, grouping.is_gated):
+            if index == i:
+                comptime assert shape.splits == 1, "workgroups of groups share no tile"
+                return launch_interleaved[types, shape, True, grouping, rounding](
+                    of, interleaved_grid(shape, m, n, groups), queue
                 )
-    raise Error("no kernel was compiled for the cut that was chosen")
+    raise Error("no kernel was compiled for the shape that was chosen")

@@ -42,7 +42,7 @@ comptime ROUTE_WAVES = 16
 comptime SLOT_WAVES = 4
 """Waves of a workgroup of a kernel of `slots.mojo`, a row each."""
 comptime NUMBERS = 4
-"""Neighbours in a row that a lane computes: rows are made of blocks, so none is cut."""
+"""Neighbours in a row that a lane computes: rows are made of blocks, so none is shape."""
 comptime SLOT_COLUMNS = LANES * NUMBERS
 """Neighbours that a wave computes at once."""
 comptime RESIDENT_WAVES = CUS * 32
@@ -54,16 +54,16 @@ def stores_codes(gate: Gate) -> Bool:
     return gate.is_interleaved() and gate.has_quotients()
 
 
-def decode_grid(cut: StreamingShape, m: Int, n: Int, groups: Int) -> Grid:
+def streaming_grid(shape: StreamingShape, m: Int, n: Int, groups: Int) -> Grid:
     """Returns the grid of the streaming kernel: for as many tiles as sizes can make.
 
     An XCD has columns of tiles if groups have several, which share weights. Otherwise it would only
     get more tiles than others where columns are no multiple of the XCDs.
     """
-    var rows = cut.m_tiles * TILE
+    var rows = shape.m_tiles * TILE
     var of_group = ceildiv(ceildiv(m, max(groups, 1)), rows)
-    var x, _ = XcdColumns(of_group, ceildiv(n, cut.n_tiles * TILE)).grid()
-    return Grid(x, most_tiles(m, groups, rows), threads=cut.threads())
+    var x, _ = XcdColumns(of_group, ceildiv(n, shape.n_tiles * TILE)).grid()
+    return Grid(x, most_tiles(m, groups, rows), threads=shape.threads())
 
 
 def encoded_blocks(k: Int) -> Int:
@@ -87,10 +87,10 @@ def quantize_grid(m: Int, k: Int) -> Grid:
     return Grid(groups, ceildiv(m, QUANTIZED_ROWS), threads=QUANTIZE_WAVES * LANES)
 
 
-def middle_grid(cut: InterleavedShape, m: Int, n: Int, groups: Int) -> Grid:
+def interleaved_grid(shape: InterleavedShape, m: Int, n: Int, groups: Int) -> Grid:
     """Returns the grid of the interleaved kernel: for each tile there can be, or fewer."""
-    var tiles = XcdBands(most_tiles(m, groups, cut.rows()), ceildiv(n, cut.columns()))
-    return Grid(min(tiles.num_workgroups(), cut.workgroups()), threads=cut.threads())
+    var tiles = XcdBands(most_tiles(m, groups, shape.rows()), ceildiv(n, shape.columns()))
+    return Grid(min(tiles.num_workgroups(), shape.workgroups()), threads=shape.threads())
 
 
 def record_bytes(m: Int, groups: Int) -> Int:
@@ -108,7 +108,7 @@ def scale_bytes(m: Int, groups: Int, k: Int) -> Int:
     return most_tiles(m, groups, ROWS) * ROWS * encoded_blocks(k)
 
 
-def prefill_grid(m: Int, n: Int, groups: Int) -> Grid:
+def ping_pong_grid(m: Int, n: Int, groups: Int) -> Grid:
     """Returns the grid of the ping-pong kernel: a workgroup for each compute unit or each tile."""
     var tiles = XcdBands(most_tiles(m, groups, ROWS), ceildiv(n, COLUMNS))
     return Grid(min(tiles.num_workgroups(), CUS), threads=THREADS)

@@ -1,8 +1,8 @@
-"""Which rows of the table compute a product on CDNA4, and which cuts a layer of experts.
+"""Which rows of the table compute a product on CDNA4, and which shapes a layer of experts.
 
 The first row that covers (M, N, K) is taken. Of MXFP4 that row competes with all that have costs
 (costs.mojo), and the cheapest is taken; floats become codes in a launch of its own where that and a
-middle kernel are expected to take less than the row of floats. No kernel depends on this file, nor on
+interleaved kernel are expected to take less than the row of floats. No kernel depends on this file, nor on
 a cost: who launches is told what was chosen.
 """
 
@@ -13,12 +13,20 @@ from ...launch.grid import Workspace, larger
 from ..chip import TILE
 from ..types import Formats, ProductTypes
 from .costs import Costs, cycles_of_experts
-from .experts import LayerCuts, LayerTypes, MIDDLE_CUTS, cut_of, has_cut, most_rows, usual_rows
+from .experts import (
+    LayerShapes,
+    LayerTypes,
+    INTERLEAVED_SHAPES,
+    shape_of,
+    has_shape,
+    most_rows,
+    usual_rows,
+)
 from .plan import Family
 from .table import ANY, CHOICES, Choice, Chosen, quantized_workspace
 
 comptime SHORT_K = 2048
-"""Up to which decode kernels are not compared with others for more than a tile of rows."""
+"""Up to which streaming kernels are not compared with others for more than a tile of rows."""
 
 
 def choose(m: Int, n: Int, k: Int, types: ProductTypes) -> Chosen:
@@ -40,7 +48,7 @@ def row_of(m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
     var result, least = first, ANY
     for i in range(len(table)):
         ref choice = table[i]
-        if i == first and choice.plan.family == Family.DECODE and is_short:
+        if i == first and choice.plan.family == Family.STREAMING and is_short:
             return first
         if (i == first or choice.has_cost(types)) and m <= choice.max_rows(n, k, types):
             var cycles = costs.of(choice.plan, m, n, k, types)
@@ -77,10 +85,10 @@ def workspace_of(choice: Choice, m: Int, n: Int, k: Int, types: ProductTypes) ->
     return space
 
 
-def cut_of_experts(
+def shape_of_experts(
     m: Int, n: Int, k: Int, groups: Int, types: ProductTypes, are_gated: Bool
 ) -> Int:
-    """Returns the place in `MIDDLE_CUTS` for a product of m rows [m, k] and experts [groups, n, k].
+    """Returns the place in `INTERLEAVED_SHAPES` for a product of m rows [m, k] and experts [groups, n, k].
 
     Its tiles are the lowest with room for most groups, or the highest; of several, those that are
     expected to take the shortest time.
@@ -88,23 +96,23 @@ def cut_of_experts(
     var left = types.formats.left
     var usual = min(usual_rows(m, groups), most_rows())
     var best, best_rows, least = 0, 0, 0
-    for i in range(len(materialize[MIDDLE_CUTS]())):
-        var cut = cut_of(left, i)
-        if not has_cut(cut, types, are_gated):
+    for i in range(len(materialize[INTERLEAVED_SHAPES]())):
+        var shape = shape_of(left, i)
+        if not has_shape(shape, types, are_gated):
             continue
-        var cycles = cycles_of_experts(cut, m, n, k, groups, left)
-        var is_first = best_rows < min(usual, cut.rows())
-        if is_first or (cut.rows() == best_rows and cycles < least):
-            best, best_rows, least = i, cut.rows(), cycles
+        var cycles = cycles_of_experts(shape, m, n, k, groups, left)
+        var is_first = best_rows < min(usual, shape.rows())
+        if is_first or (shape.rows() == best_rows and cycles < least):
+            best, best_rows, least = i, shape.rows(), cycles
     return best
 
 
-def cuts_of_layer(types: LayerTypes, problem: ExpertsProblem) -> LayerCuts:
-    """Returns the cuts of both products of a layer."""
+def shapes_of_layer(types: LayerTypes, problem: ExpertsProblem) -> LayerShapes:
+    """Returns the shapes of both products of a layer."""
     var slots, experts = problem.routing.count(), problem.gate_up.count
     var width, inner, are_gated = problem.width, problem.inner, problem.gate.is_interleaved()
     var first = types.first(types.x if are_gated else DType.float32)
-    return LayerCuts(
-        cut_of_experts(slots, 2 * inner, width, experts, first, are_gated),
-        cut_of_experts(slots, width, inner, experts, types.second(), False),
+    return LayerShapes(
+        shape_of_experts(slots, 2 * inner, width, experts, first, are_gated),
+        shape_of_experts(slots, width, inner, experts, types.second(), False),
     )

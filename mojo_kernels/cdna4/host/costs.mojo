@@ -8,7 +8,7 @@ Of a product, compute units do as many rounds as its workgroups need. A round is
     reduction    where K is split, the sums of all others from memory
 
 and when all have ended, what caches hold goes to memory. Floats are loaded as such by decode
-kernels, encoded first by prefill kernels, or by a launch of its own. `python -m bench.simulated.tune
+kernels, encoded first by ping-pong kernels, or by a launch of its own. `python -m bench.simulated.tune
 --fit` says how near `Costs` come to the model's times in bench/results/gfx950_tune.csv, and which
 constants would come nearer.
 """
@@ -57,15 +57,15 @@ struct Costs(TrivialRegisterPassable):
     """Until sums of another workgroup arrive."""
     var reduction_tile: Int
     """A tile of another workgroup."""
-    var middle_ends: Int
-    """A middle kernel's begin and end."""
-    var middle_tile: Int
+    var interleaved_ends: Int
+    """A interleaved kernel's begin and end."""
+    var interleaved_tile: Int
     """The end of a tile of it."""
-    var middle_even: Int
+    var interleaved_even: Int
     """Per cent, of an even number of tiles of columns."""
-    var middle_odd: Int
+    var interleaved_odd: Int
     """Per cent, of an odd number, for which a wave loads more words of scales."""
-    var middle_two: Int
+    var interleaved_two: Int
     """Per cent, of two waves a SIMD, which meet more often than they help each other."""
     var launch: Int
     """A launch that encodes floats."""
@@ -75,22 +75,22 @@ struct Costs(TrivialRegisterPassable):
     var quantize_ends: Int
     var copied: Int
     """Bytes that it moves."""
-    var prefill_ends: Int
-    """A prefill kernel's begin and end: it prepares scales first."""
-    var prefill_floats: Int
+    var ping_pong_ends: Int
+    """A ping-pong kernel's begin and end: it prepares scales first."""
+    var ping_pong_floats: Int
     """The same where it prepares floats."""
-    var prefill_row: Int
+    var ping_pong_row: Int
     """A row of these."""
-    var prefill_per_cent: Int
-    var decode_ends: Int
-    """A decode kernel's begin and end."""
-    var decode_meets: Int
+    var ping_pong_per_cent: Int
+    var streaming_ends: Int
+    """A streaming kernel's begin and end."""
+    var streaming_meets: Int
     """Waves add up where workgroups split K."""
-    var decode_low: Int
+    var streaming_low: Int
     """Bytes, of one tile of rows."""
-    var decode_high: Int
+    var streaming_high: Int
     """Bytes, of several."""
-    var decode_floats: Int
+    var streaming_floats: Int
     """Bytes, of more than two where they are floats."""
 
     comptime TABLE = Self(
@@ -101,39 +101,39 @@ struct Costs(TrivialRegisterPassable):
         written_back=3780,
         reduction_begins=1000,
         reduction_tile=180,
-        middle_ends=1000,
-        middle_tile=25,
-        middle_even=112,
-        middle_odd=126,
-        middle_two=120,
+        interleaved_ends=1000,
+        interleaved_tile=25,
+        interleaved_even=112,
+        interleaved_odd=126,
+        interleaved_two=120,
         launch=3960,
         saved=600,
         quantize_least=3000,
         quantize_ends=2000,
         copied=3560,
-        prefill_ends=12300,
-        prefill_floats=7600,
-        prefill_row=25,
-        prefill_per_cent=109,
-        decode_ends=2000,
-        decode_meets=1000,
-        decode_low=27,
-        decode_high=22,
-        decode_floats=27,
+        ping_pong_ends=12300,
+        ping_pong_floats=7600,
+        ping_pong_row=25,
+        ping_pong_per_cent=109,
+        streaming_ends=2000,
+        streaming_meets=1000,
+        streaming_low=27,
+        streaming_high=22,
+        streaming_floats=27,
     )
     """Those under which the table was measured, read off the timing model."""
 
     def of(self, plan: Plan, m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
         """Returns the cycles of a plan for MXFP4 codes, or for floats."""
         var bytes = float_bytes(types.x.value()) if types.x else CODES
-        if plan.family == Family.PREFILL:
-            return self.of_prefill(plan.m_tiles, m, n, k, bytes)
-        if plan.family == Family.DECODE:
-            return self.of_decode(plan.decode, m, n, k, bytes)
+        if plan.family == Family.PING_PONG:
+            return self.of_ping_pong(plan.m_tiles, m, n, k, bytes)
+        if plan.family == Family.STREAMING:
+            return self.of_streaming(plan.streaming, m, n, k, bytes)
         var before = self.of_quantizing(m, k, bytes) if types.x else 0
-        return before + self.of_middle(plan.middle, m, n, k)
+        return before + self.of_interleaved(plan.interleaved, m, n, k)
 
-    def of_middle(self, shape: InterleavedShape, m: Int, n: Int, k: Int) -> Int:
+    def of_interleaved(self, shape: InterleavedShape, m: Int, n: Int, k: Int) -> Int:
         var rows, columns = ceildiv(m, shape.rows()), ceildiv(n, shape.columns())
         var simd_waves = shape.waves // WAVES
         var tiles = shape.m_tiles * shape.n_tiles * simd_waves
@@ -150,7 +150,7 @@ struct Costs(TrivialRegisterPassable):
         var first = 2 * load + self.latency + 2 * shape.rows()
         var along_k = max(stages * load + multiply, stages * multiply + first)
         var reduction = self._reduction(tiles, shape.splits)
-        var round = self.middle_ends + along_k + tiles * self.middle_tile + reduction
+        var round = self.interleaved_ends + along_k + tiles * self.interleaved_tile + reduction
         return _rounds(groups) * round + self._write_back(2 * m * n * shape.splits)
 
     def of_quantizing(self, m: Int, k: Int, float_bytes: Int) -> Int:
@@ -159,45 +159,47 @@ struct Costs(TrivialRegisterPassable):
         var runs = max(self.quantize_least, self.quantize_ends + bytes // self.copied)
         return self.launch + self.saved + runs
 
-    def of_prefill(self, m_tiles: Int, m: Int, n: Int, k: Int, float_bytes: Int) -> Int:
+    def of_ping_pong(self, m_tiles: Int, m: Int, n: Int, k: Int, float_bytes: Int) -> Int:
         var rows, columns = ceildiv(m, rows_of(m_tiles)), ceildiv(n, COLUMNS)
-        var begin = self.prefill_ends
+        var begin = self.ping_pong_ends
         if float_bytes != CODES:
             var shared = rows_of(m_tiles) * k * float_bytes // columns
-            begin = self.prefill_floats + rows_of(m_tiles) * self.prefill_row + shared // self.bytes
+            begin = (
+                self.ping_pong_floats + rows_of(m_tiles) * self.ping_pong_row + shared // self.bytes
+            )
         var bytes = (rows_of(m_tiles) + COLUMNS) * STAGE_BLOCKS * BLOCK_BYTES
         var tiles = WAVES_M * m_tiles * N_TILES
-        var multiply = tiles * GROUP_TILES * MATRIX * self.prefill_per_cent // 100
+        var multiply = tiles * GROUP_TILES * MATRIX * self.ping_pong_per_cent // 100
         var round = begin + ceildiv(k, STAGE_BLOCKS * BLOCK) * max(bytes // self.bytes, multiply)
         return _rounds(rows * columns) * round + self._write_back(2 * m * n)
 
-    def of_decode(self, shape: StreamingShape, m: Int, n: Int, k: Int, float_bytes: Int) -> Int:
-        """Returns the cycles of a decode kernel: its waves load for themselves, and add up."""
+    def of_streaming(self, shape: StreamingShape, m: Int, n: Int, k: Int, float_bytes: Int) -> Int:
+        """Returns the cycles of a streaming kernel: its waves load for themselves, and add up."""
         var rows, columns = shape.m_tiles * TILE, shape.n_tiles * TILE
-        var bytes_per_cycle = self.decode_low if shape.m_tiles == 1 else self.decode_high
+        var bytes_per_cycle = self.streaming_low if shape.m_tiles == 1 else self.streaming_high
         var left_bytes = rows * BLOCK_BYTES
         if float_bytes != CODES:
             # Floats are most of what is loaded, and lie in rows.
-            bytes_per_cycle = self.decode_floats if shape.m_tiles > PAIR else self.bytes
+            bytes_per_cycle = self.streaming_floats if shape.m_tiles > PAIR else self.bytes
             left_bytes = min(m, rows) * BLOCK * float_bytes
         var blocks = k // BLOCK
         if shape.splits > 1:
             # Some waves have a chunk more than others.
             blocks = shape.chunks_per_wave(k) * shape.k_groups() * shape.k_tiles * TILE_BLOCKS
         var bytes = (left_bytes + columns * BLOCK_BYTES) * blocks
-        var load = bytes // bytes_per_cycle + (self.decode_meets if shape.splits > 1 else 0)
+        var load = bytes // bytes_per_cycle + (self.streaming_meets if shape.splits > 1 else 0)
         var grid = shape.grid(m, n)
         var rounds = _rounds(grid.x * grid.y * grid.z)
         var reduction = self._reduction(shape.own_tiles(), shape.splits)
         var written = self._write_back(2 * m * n * shape.splits)
         # Of two workgroups of a compute unit, one begins and ends while the other loads.
-        return self.decode_ends + rounds * load + reduction + written
+        return self.streaming_ends + rounds * load + reduction + written
 
     def _per_cent(self, shape: InterleavedShape) -> Int:
         """Returns how long a stage takes of what its matrix instructions do, in per cent."""
         if shape.waves > WAVES:
-            return self.middle_two
-        return self.middle_odd if shape.n_tiles % PAIR == 1 else self.middle_even
+            return self.interleaved_two
+        return self.interleaved_odd if shape.n_tiles % PAIR == 1 else self.interleaved_even
 
     def _reduction(self, wave_tiles: Int, splits: Int) -> Int:
         """Returns what a wave of the last workgroup does with the sums of its tiles."""
@@ -216,7 +218,7 @@ def _rounds(groups: Int) -> Int:
 
 
 def cycles_of_experts(
-    cut: InterleavedShape, m: Int, n: Int, k: Int, groups: Int, left: Format
+    shape: InterleavedShape, m: Int, n: Int, k: Int, groups: Int, left: Format
 ) -> Int:
     """Returns what the tiles of a compute unit take, one after another, in cycles.
 
@@ -226,6 +228,8 @@ def cycles_of_experts(
     comptime BEGIN_AND_END, OF_SLICE, OF_TILE = 4000, 340, 90
     var slices = ceildiv(k, TILE_K)
     var matrix = tile_cycles(Formats(left, Format.MXFP4)) * slices
-    var tile = BEGIN_AND_END + slices * OF_SLICE + cut.m_tiles * cut.n_tiles * (matrix + OF_TILE)
-    var rows_of_tiles = groups * ceildiv(ceildiv(m, max(groups, 1)), cut.rows())
-    return ceildiv(rows_of_tiles * ceildiv(n, cut.columns()), CUS) * tile
+    var tile = (
+        BEGIN_AND_END + slices * OF_SLICE + shape.m_tiles * shape.n_tiles * (matrix + OF_TILE)
+    )
+    var rows_of_tiles = groups * ceildiv(ceildiv(m, max(groups, 1)), shape.rows())
+    return ceildiv(rows_of_tiles * ceildiv(n, shape.columns()), CUS) * tile

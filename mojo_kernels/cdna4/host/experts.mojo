@@ -1,8 +1,8 @@
-"""Which kernels are launched for experts, with which cut, and where a layer's memory lies.
+"""Which kernels are launched for experts, with which shape, and where a layer's memory lies.
 
-All that the host knows of the sizes of groups is their average. Decode tiles have as many rows: an
+All that the host knows of the sizes of groups is their average. Streaming tiles have as many rows: an
 expert's weights are read once for each tile, and a tile has rows of one expert. Encoded rows take
-middle tiles, as high as most groups: `choices.mojo` says which. A stage of eight-bit codes is half as
+interleaved tiles, as high as most groups: `choices.mojo` says which. A stage of eight-bit codes is half as
 long along K as one of four-bit codes, and there are twice as many of them on their way.
 """
 
@@ -30,39 +30,39 @@ from .plan import has_room
 
 
 def _cut(m_tiles: Int, n_tiles: Int, waves: Int, depth: Int) -> StreamingShape:
-    """Returns a cut whose waves share K, which may end anywhere."""
+    """Returns a shape whose waves share K, which may end anywhere."""
     return StreamingShape(m_tiles, n_tiles, 1, waves, depth, True, 1)
 
 
-comptime DECODE_CUTS = [_cut(1, 4, 8, 1), _cut(1, 8, 2, 1), _cut(2, 4, 4, 1), _cut(4, 4, 2, 1)]
+comptime STREAMING_SHAPES = [_cut(1, 4, 8, 1), _cut(1, 8, 2, 1), _cut(2, 4, 4, 1), _cut(4, 4, 2, 1)]
 """For few workgroups, then for groups of more and more rows.
 
 The fewer waves share K, the more workgroups have room, and the less often do all wait to add up:
-of the second cut six are on a compute unit, of one with four waves and 12 tiles of columns two.
+of the second shape six are on a compute unit, of one with four waves and 12 tiles of columns two.
 """
 comptime FEW_WORKGROUPS = 2 * CUS
-"""Fewer of the second cut leave compute units waiting."""
+"""Fewer of the second shape leave compute units waiting."""
 
 
-def choose_decode(m: Int, n: Int, groups: Int, types: ProductTypes) -> Int:
-    """Returns the position in `DECODE_CUTS` of the first that covers an average group, or of the last.
+def choose_streaming(m: Int, n: Int, groups: Int, types: ProductTypes) -> Int:
+    """Returns the position in `STREAMING_SHAPES` of the first that covers an average group, or of the last.
 
     The first is for so few rows that the second would leave compute units without work.
     """
     var found = 0
-    comptime for i in range(len(DECODE_CUTS)):
-        comptime cut = DECODE_CUTS[i]
-        if has_room(cut, types):
+    comptime for i in range(len(STREAMING_SHAPES)):
+        comptime shape = STREAMING_SHAPES[i]
+        if has_room(shape, types):
             found = i
-            comptime next_columns = DECODE_CUTS[1].n_tiles * TILE
+            comptime next_columns = STREAMING_SHAPES[1].n_tiles * TILE
             var workgroups = min(m, groups) * ceildiv(n, next_columns)
             var fills = i > 0 or workgroups < FEW_WORKGROUPS
-            if fills and ceildiv(m, max(groups, 1)) <= cut.m_tiles * TILE:
+            if fills and ceildiv(m, max(groups, 1)) <= shape.m_tiles * TILE:
                 return i
     return found
 
 
-comptime MIDDLE_CUTS = [
+comptime INTERLEAVED_SHAPES = [
     InterleavedShape(4, 3, 3, 1),
     InterleavedShape(4, 4, 2, 1),
     InterleavedShape(6, 3, 2, 1),
@@ -75,51 +75,53 @@ comptime MIDDLE_CUTS = [
 """For encoded rows, of groups of more and more rows. In a stage of wider formats fewer fit."""
 
 
-def has_cut(cut: InterleavedShape, types: ProductTypes, are_gated: Bool) -> Bool:
-    """Says whether a cut is for products: where hidden numbers are encoded, a wave has whole blocks
+def has_shape(shape: InterleavedShape, types: ProductTypes, are_gated: Bool) -> Bool:
+    """Says whether a shape is for products: where hidden numbers are encoded, a wave has whole blocks
     of them, and where they are float32 before, the largest takes too many registers."""
     comptime WHOLE_BLOCKS, HIGH, HIGHEST = 4, 10, 12
-    var is_wide = cut.n_tiles == WHOLE_BLOCKS
+    var is_wide = shape.n_tiles == WHOLE_BLOCKS
     if not are_gated:
-        return not is_wide or cut.m_tiles >= HIGH
-    return is_wide and (cut.m_tiles < HIGHEST or types.out != DType.float32)
+        return not is_wide or shape.m_tiles >= HIGH
+    return is_wide and (shape.m_tiles < HIGHEST or types.out != DType.float32)
 
 
-def cut_of(left: Format, place: Int) -> InterleavedShape:
-    """Returns the cut at a place of `MIDDLE_CUTS`, for rows of a format."""
-    var cut = materialize[MIDDLE_CUTS]()[place]
+def shape_of(left: Format, place: Int) -> InterleavedShape:
+    """Returns the shape at a place of `INTERLEAVED_SHAPES`, for rows of a format."""
+    var shape = materialize[INTERLEAVED_SHAPES]()[place]
     var slices = slices_of(left)
-    return InterleavedShape(cut.m_tiles, cut.n_tiles, cut.depth * cut.slices // slices, 1, slices)
+    return InterleavedShape(
+        shape.m_tiles, shape.n_tiles, shape.depth * shape.slices // slices, 1, slices
+    )
 
 
 def most_rows() -> Int:
     """Returns the rows of the largest tile."""
-    comptime last = len(MIDDLE_CUTS) - 1
-    comptime cut = MIDDLE_CUTS[last]
-    return cut.rows()
+    comptime last = len(INTERLEAVED_SHAPES) - 1
+    comptime shape = INTERLEAVED_SHAPES[last]
+    return shape.rows()
 
 
 @fieldwise_init
-struct LayerCuts(TrivialRegisterPassable):
-    """The cuts of a layer's products where rows are encoded before: places in `MIDDLE_CUTS`."""
+struct LayerShapes(TrivialRegisterPassable):
+    """Of the products of a layer whose rows are encoded before: places in `INTERLEAVED_SHAPES`."""
 
     var gate_up: Int
     var down: Int
 
     @staticmethod
     def parse(text: String, left: Format) raises -> Self:
-        """Returns the cuts of a text: a name for each product."""
+        """Returns the shapes of a text: a name for each product."""
         var places = List[Int]()
         for name in text.split(" "):
-            for i in range(len(materialize[MIDDLE_CUTS]())):
-                if cut_of(left, i).name() == name:
+            for i in range(len(materialize[INTERLEAVED_SHAPES]())):
+                if shape_of(left, i).name() == name:
                     places.append(i)
         if len(places) != 2:
-            raise Error(String("got the cuts '", text, "', expected two of MIDDLE_CUTS"))
+            raise Error(String("got the shapes '", text, "', expected two of INTERLEAVED_SHAPES"))
         return Self(places[0], places[1])
 
     def text(self, left: Format) -> String:
-        return String(cut_of(left, self.gate_up).name(), " ", cut_of(left, self.down).name())
+        return String(shape_of(left, self.gate_up).name(), " ", shape_of(left, self.down).name())
 
 
 def usual_rows(m: Int, groups: Int) -> Int:
@@ -128,8 +130,8 @@ def usual_rows(m: Int, groups: Int) -> Int:
     return Int(mean + 2 * sqrt(mean))
 
 
-def has_prefill(m: Int, groups: Int) -> Bool:
-    """Says whether prefill kernels are for m rows: most groups have more than middle tiles."""
+def has_ping_pong(m: Int, groups: Int) -> Bool:
+    """Says whether most groups of m rows have more than interleaved tiles."""
     return usual_rows(m, groups) > most_rows()
 
 
@@ -175,7 +177,7 @@ struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
 
     def orders(self, slots: Int, groups: Int) -> Bool:
         """Says whether encoded rows are ordered by tiles: if groups have hundreds."""
-        return self.has_ordered_kernels() and has_prefill(slots, groups)
+        return self.has_ordered_kernels() and has_ping_pong(slots, groups)
 
     def may_be_neighbours(self) -> Bool:
         return self.gate == ANY or Gate(self.gate, 0, 0).is_interleaved()

@@ -13,10 +13,10 @@ from ...problem import ANY, Left, NO_BIAS, Right
 from ..chip import BLOCK, QUANTIZED_ROWS, QUANTIZE_WAVES
 from ..experts.shape import (
     ROWS,
-    decode_grid,
-    middle_grid,
+    streaming_grid,
+    interleaved_grid,
     order_grid,
-    prefill_grid,
+    ping_pong_grid,
     quantize_grid,
     route_grid,
     slots_grid,
@@ -25,13 +25,13 @@ from ..schedules.interleaved.shape import STAGE_K
 from ..schedules.ping_pong.shape import COLUMNS
 from ..prologue.shape import PART_BLOCKS
 from ..types import Formats, ProductTypes, has_expert_kernels, has_kernels, unsupported
-from .choices import cut_of_experts, row_of, workspace_of
+from .choices import shape_of_experts, row_of, workspace_of
 from .experts import (
-    DECODE_CUTS,
+    STREAMING_SHAPES,
     LayerMemory,
     LayerTypes,
-    choose_decode,
-    cut_of,
+    choose_streaming,
+    shape_of,
 )
 from .table import CHOICES, Choice
 
@@ -88,7 +88,7 @@ def explain_grouped(
 ) raises -> List[Explained]:
     """Returns the launch of a grouped product of bfloat16 rows."""
     _check(formats)
-    return [_decode("product", m, n, experts, formats)]
+    return [_streaming("product", m, n, experts, formats)]
 
 
 def explain_layer(sizes: LayerSizes, formats: Formats) raises -> List[Explained]:
@@ -187,35 +187,35 @@ def _product(
 ) -> Explained:
     """Returns the launch of a product of a layer."""
     if not is_encoded:
-        return _decode(name, m, n, experts, formats)
+        return _streaming(name, m, n, experts, formats)
     if _types(formats).orders(m, experts):
         var words = String("prefill", ROWS, "x", COLUMNS)
         return Explained(
             name, "cdna4/schedules/ping_pong/kernel.mojo", "codes: most groups have hundreds of rows", words,
-            ROWS, COLUMNS, prefill_grid(m, n, experts),
+            ROWS, COLUMNS, ping_pong_grid(m, n, experts),
         )  # fmt: skip
     var types = _product_types(formats)
-    var cut = cut_of(formats.left, cut_of_experts(m, n, k, experts, types, is_gated))
+    var shape = shape_of(formats.left, shape_of_experts(m, n, k, experts, types, is_gated))
     var reason = StaticString("codes: tiles have the rows of most groups")
-    var words = String("middle", cut.rows(), "x", cut.columns())
+    var words = String("middle", shape.rows(), "x", shape.columns())
     return Explained(
-        name, "cdna4/schedules/interleaved/kernel.mojo", reason, words, cut.rows(), cut.columns(),
-        middle_grid(cut, m, n, experts),
+        name, "cdna4/schedules/interleaved/kernel.mojo", reason, words, shape.rows(), shape.columns(),
+        interleaved_grid(shape, m, n, experts),
     )  # fmt: skip
 
 
-def _decode(name: StaticString, m: Int, n: Int, experts: Int, formats: Formats) -> Explained:
+def _streaming(name: StaticString, m: Int, n: Int, experts: Int, formats: Formats) -> Explained:
     """Returns the launch of a product that encodes floats on the way, or keeps them."""
     var types = _product_types(formats)
-    var choice = choose_decode(m, n, experts, types)
-    var cut = materialize[DECODE_CUTS]()[choice]
-    var grid = decode_grid(cut, m, n, experts)
-    var tile_m, tile_n = cut.tile()
+    var choice = choose_streaming(m, n, experts, types)
+    var shape = materialize[STREAMING_SHAPES]()[choice]
+    var grid = streaming_grid(shape, m, n, experts)
+    var tile_m, tile_n = shape.tile()
     var reason = StaticString("tiles have the rows of an average group")
     if choice == 0:
         reason = "few groups have rows: narrow tiles, so that more compute units have work"
     elif experts * tile_m < m:
         reason = "an average group has more rows than the largest tile"
     return Explained(
-        name, "cdna4/schedules/streaming/kernel.mojo", reason, cut.name(), tile_m, tile_n, grid
+        name, "cdna4/schedules/streaming/kernel.mojo", reason, shape.name(), tile_m, tile_n, grid
     )

@@ -4,12 +4,12 @@ Rows are ordered by K, then by tile: as large a tile as it takes to have no more
 compute units; the last row covers every shape. `choices.mojo` says which row a product gets, and
 kernels are compiled for those of their types.
 
-    decode     tiles of C for each workgroup, its waves share K
-    middle     tiles of C for each workgroup, waves with columns of their own: from codes, or from
-               floats that were encoded before
-    prefill    large tiles of C, two groups of waves take turns at the matrix pipes
+    streaming      tiles of C for each workgroup, its waves share K
+    interleaved    tiles of C for each workgroup, waves with columns of their own: from codes, or
+                   from floats that were encoded before
+    ping_pong      large tiles of C, two groups of waves take turns at the matrix pipes
 
-`python -m bench.simulated.tune --table` measures every row against other cuts;
+`python -m bench.simulated.tune --table` measures every row against other shapes;
 bench/results/gfx950_tune.csv holds what it found.
 """
 
@@ -80,14 +80,14 @@ struct Choice(TrivialRegisterPassable):
 
     def quantizes_first(self, types: ProductTypes) -> Bool:
         """Says whether a launch of its own makes codes of floats before."""
-        return self.plan.family == Family.MIDDLE and Bool(types.x)
+        return self.plan.family == Family.INTERLEAVED and Bool(types.x)
 
     def has_cost(self, types: ProductTypes) -> Bool:
         """Says whether the row competes by its cost for products of four-bit codes or floats."""
         if types.x:
             return self.quantizes_first(types)
-        if self.plan.family == Family.DECODE:
-            return self.sources == CODES and self.plan.splits() > 1
+        if self.plan.family == Family.STREAMING:
+            return self.sources == CODES and self.plan.splits > 1
         return self.sources.codes
 
     def max_rows(self, n: Int, k: Int, types: ProductTypes) -> Int:
@@ -97,16 +97,17 @@ struct Choice(TrivialRegisterPassable):
             and k <= self.max_k
             and (self.any_k or not self.plan.has_tail(k))
             and self.plan.fits(types)
-            and (self.plan.family != Family.MIDDLE or self.plan.middle.supports(k))
+            and (self.plan.family != Family.INTERLEAVED or self.plan.interleaved.supports(k))
         )
         if not is_possible:
             return 0
-        var rows, columns = self.plan.tile()
         var max_rows = self.max_m
         if self.max_tiles != ANY:
-            max_rows = min(max_rows, self.max_tiles // ceildiv(n, columns) * rows)
-        if self.plan.family == Family.PREFILL:
-            max_rows = min(max_rows, CLEARED_BYTES // COUNTER_BYTES * rows)
+            max_rows = min(
+                max_rows, self.max_tiles // ceildiv(n, self.plan.columns) * self.plan.rows
+            )
+        if self.plan.family == Family.PING_PONG:
+            max_rows = min(max_rows, CLEARED_BYTES // COUNTER_BYTES * self.plan.rows)
         return max_rows
 
 
@@ -114,7 +115,7 @@ comptime FLOATS, CODES, BOTH = Sources.FLOATS, Sources.CODES, Sources.BOTH
 comptime WIDE, WIDE_CODES = Sources.WIDE, Sources.WIDE_CODES
 
 
-def _decode(
+def _streaming(
     max_k: Int,
     max_tiles: Int,
     m_tiles: Int,
@@ -131,21 +132,21 @@ def _decode(
     sharers: Int = 1,
     up_front: Bool = False,
 ) -> Choice:
-    """Returns a row with a decode kernel; without more words its waves share only K."""
+    """Returns a row with a streaming kernel; without more words its waves share only K."""
     var shape = StreamingShape(
         m_tiles, n_tiles, k_tiles, waves, depth, False, splits, sharers, up_front
     )
     return Choice(sources, max_m, max_k, max_tiles, any_k, Plan.of(shape), reason)
 
 
-def _prefill(
+def _ping_pong(
     max_k: Int, max_tiles: Int, m_tiles: Int, reason: StaticString, *, sources: Sources = BOTH
 ) -> Choice:
-    """Returns a row with the prefill kernels; their counters bound M."""
+    """Returns a row with the ping-pong kernels; their counters bound M."""
     return Choice(sources, ANY, max_k, max_tiles, True, Plan.of(m_tiles=m_tiles), reason)
 
 
-def _middle(
+def _interleaved(
     m_tiles: Int,
     n_tiles: Int,
     depth: Int,
@@ -157,8 +158,8 @@ def _middle(
     splits: Int = 1,
     waves: Int = WAVES,
 ) -> Choice:
-    """Returns a row with a middle kernel; `n_tiles` are those of a wave. Of more than four bits, or
-    with parts of K, it is for no more tiles than compute units."""
+    """Returns a row with an interleaved kernel; `n_tiles` are those of a wave. Of more than four
+    bits, or with parts of K, it is for no more tiles than compute units."""
     var is_wide = sources == WIDE_CODES
     var max_tiles = CUS // splits if splits > 1 or is_wide else ANY
     var slices = slices_of(Format.MXFP8 if is_wide else Format.MXFP4)
@@ -166,163 +167,123 @@ def _middle(
     return Choice(sources, ANY, max_k, max_tiles, any_k and not is_wide, plan, reason)
 
 
+# fmt: off
 comptime CHOICES = [
     # K up to 512: four chunks.
-    _decode(512, CUS, 1, 1, 4, "K at once, a tile for each CU", max_m=16, up_front=True),
-    _decode(512, ANY, 1, 2, 4, "K at once, scales feed two tiles", max_m=64, up_front=True),
-    _decode(256, 4 * CUS, 2, 4, 2, "two chunks, many tiles: two waves share K"),
-    _decode(512, CUS, 2, 6, 4, "four chunks, a large tile for each CU"),
-    _decode(512, 4 * CUS, 2, 6, 2, "four chunks, many tiles: two waves share K", sources=FLOATS),
+    _streaming(512, CUS, 1, 1, 4, "K at once, a tile for each CU", max_m=16, up_front=True),
+    _streaming(512, ANY, 1, 2, 4, "K at once, scales feed two tiles", max_m=64, up_front=True),
+    _streaming(256, 4 * CUS, 2, 4, 2, "two chunks, many tiles: two waves share K"),
+    _streaming(512, CUS, 2, 6, 4, "four chunks, a large tile for each CU"),
+    _streaming(512, 4 * CUS, 2, 6, 2, "four chunks, many tiles: two waves share K", sources=FLOATS),
     # One tile of rows.
-    _decode(2048, CUS, 1, 1, 16, "K at once, a tile for each CU", max_m=16, up_front=True),
-    _decode(1024, ANY, 1, 4, 8, "K is short, eight waves share it", sources=WIDE, max_m=16),
-    _decode(1024, CUS, 2, 4, 8, "K is short, eight waves share it", sources=WIDE),
-    _decode(ANY, 32, 1, 1, 8, "very few tiles: K is split", max_m=16, splits=4),
-    _decode(
-        7168,
-        CUS // 7,
-        1,
-        4,
-        8,
-        "few tiles: K is split until each part fits at once",
-        max_m=16,
-        splits=7,
-        up_front=True,
-    ),
-    _decode(4096, CUS, 1, 1, 16, "sixteen waves share K", sources=CODES, max_m=16),
-    _decode(4096, CUS, 1, 2, 16, "sixteen waves share K", max_m=8),
-    _decode(ANY, 64, 1, 4, 8, "few tiles: K is split to occupy the CUs", max_m=16, splits=4),
-    _decode(4096, CUS, 1, 4, 8, "eight waves share K, which is not long", max_m=16),
-    _decode(ANY, CUS // 2, 1, 4, 8, "two CUs share K", max_m=16, splits=2),
-    _decode(ANY, CUS, 1, 4, 8, "eight waves share K, a wide tile for each CU", max_m=16),
-    _decode(
-        1536,
-        CUS,
-        2,
-        6,
-        12,
-        "K at once, a large tile for each CU, activations shared by three",
-        sources=CODES,
-        max_m=16,
-        any_k=False,
-        depth=3,
-        sharers=3,
-        up_front=True,
-    ),
-    _decode(ANY, CUS, 2, 8, 8, "eight waves share K, a large tile", sources=CODES, max_m=16),
-    _decode(ANY, ANY, 1, 1, 2, "many tiles for each CU, which small workgroups fill", max_m=16),
+    _streaming(2048, CUS, 1, 1, 16, "K at once, a tile for each CU", max_m=16, up_front=True),
+    _streaming(1024, ANY, 1, 4, 8, "K is short, eight waves share it", sources=WIDE, max_m=16),
+    _streaming(1024, CUS, 2, 4, 8, "K is short, eight waves share it", sources=WIDE),
+    _streaming(ANY, 32, 1, 1, 8, "very few tiles: K is split", max_m=16, splits=4),
+    _streaming(7168, CUS // 7, 1, 4, 8, "few tiles: K is split until each part fits at once",
+        max_m=16, splits=7, up_front=True),
+    _streaming(4096, CUS, 1, 1, 16, "sixteen waves share K", sources=CODES, max_m=16),
+    _streaming(4096, CUS, 1, 2, 16, "sixteen waves share K", max_m=8),
+    _streaming(ANY, 64, 1, 4, 8, "few tiles: K is split to occupy the CUs", max_m=16, splits=4),
+    _streaming(4096, CUS, 1, 4, 8, "eight waves share K, which is not long", max_m=16),
+    _streaming(ANY, CUS // 2, 1, 4, 8, "two CUs share K", max_m=16, splits=2),
+    _streaming(ANY, CUS, 1, 4, 8, "eight waves share K, a wide tile for each CU", max_m=16),
+    _streaming(1536, CUS, 2, 6, 12,
+        "K at once, a large tile for each CU, activations shared by three", sources=CODES,
+        max_m=16, any_k=False, depth=3, sharers=3, up_front=True),
+    _streaming(ANY, CUS, 2, 8, 8, "eight waves share K, a large tile", sources=CODES, max_m=16),
+    _streaming(ANY, ANY, 1, 1, 2, "many tiles for each CU, which small workgroups fill", max_m=16),
     # More rows, until the tiles are more than the CUs.
-    _decode(1536, CUS, 1, 4, 12, "twelve waves share K, a tile for each CU"),
-    _decode(
-        1536,
-        CUS,
-        2,
-        6,
-        12,
-        "K at once, a tile for each CU, activations encoded by three",
-        any_k=False,
-        depth=3,
-        sharers=3,
-        up_front=True,
-    ),
-    _decode(ANY, 64, 1, 2, 8, "few tiles: K is split to occupy the CUs", splits=4),
-    _decode(ANY, 64, 2, 4, 8, "few larger tiles: K is split to occupy the CUs", splits=4),
-    _decode(ANY, CUS, 1, 2, 8, "eight waves share K, a tile for each CU", sources=FLOATS),
-    _decode(ANY, CUS, 1, 4, 8, "eight waves share K, a wide tile for each CU", sources=FLOATS),
-    _decode(ANY, CUS, 1, 2, 8, "eight waves share K, few rows", sources=CODES, max_m=64),
-    _decode(ANY, CUS, 1, 4, 8, "eight waves share K, rather few rows", sources=CODES, max_m=128),
-    _decode(2048, CUS, 2, 4, 16, "sixteen waves share K", sources=CODES),
-    _decode(8192, CUS, 2, 4, 8, "eight waves share K, which is not long", sources=CODES),
-    _decode(480, 4 * CUS, 2, 6, 2, "K is short and no multiple of 256", sources=CODES),
+    _streaming(1536, CUS, 1, 4, 12, "twelve waves share K, a tile for each CU"),
+    _streaming(1536, CUS, 2, 6, 12, "K at once, a tile for each CU, activations encoded by three",
+        any_k=False, depth=3, sharers=3, up_front=True),
+    _streaming(ANY, 64, 1, 2, 8, "few tiles: K is split to occupy the CUs", splits=4),
+    _streaming(ANY, 64, 2, 4, 8, "few larger tiles: K is split to occupy the CUs", splits=4),
+    _streaming(ANY, CUS, 1, 2, 8, "eight waves share K, a tile for each CU", sources=FLOATS),
+    _streaming(ANY, CUS, 1, 4, 8, "eight waves share K, a wide tile for each CU", sources=FLOATS),
+    _streaming(ANY, CUS, 1, 2, 8, "eight waves share K, few rows", sources=CODES, max_m=64),
+    _streaming(ANY, CUS, 1, 4, 8, "eight waves share K, rather few rows", sources=CODES, max_m=128),
+    _streaming(2048, CUS, 2, 4, 16, "sixteen waves share K", sources=CODES),
+    _streaming(8192, CUS, 2, 4, 8, "eight waves share K, which is not long", sources=CODES),
+    _streaming(480, 4 * CUS, 2, 6, 2, "K is short and no multiple of 256", sources=CODES),
     # Weights straight to registers. The cheapest is taken, of floats if it is cheaper than what
     # encodes them on the way.
-    _middle(4, 2, 4, "a low tile"),
-    _middle(4, 3, 3, "a low and wider tile"),
-    _middle(4, 4, 3, "a low and wide tile"),
-    _middle(6, 2, 3, "a low tile of more rows"),
-    _middle(6, 3, 3, "a low and wider tile of more rows"),
-    _middle(6, 4, 3, "a low and wide tile of more rows"),
-    _middle(8, 2, 3, "a square tile"),
-    _middle(8, 3, 3, "a square tile, but wider"),
-    _middle(8, 4, 2, "a wide tile"),
-    _middle(8, 5, 2, "a wider tile"),
-    _middle(8, 6, 2, "as wide a tile as four waves have registers for"),
-    _middle(
-        8,
-        4,
-        2,
-        "as wide a tile as eight waves have registers for, but not for a tail of K",
-        waves=8,
-        any_k=False,
-    ),
-    _middle(10, 2, 3, "a high tile"),
-    _middle(10, 3, 3, "a high tile, but wider"),
-    _middle(10, 4, 2, "a high and wide tile"),
-    _middle(12, 2, 3, "a higher tile"),
-    _middle(12, 3, 3, "a large square tile", any_k=False),
-    _middle(12, 4, 2, "as large a tile as four waves have registers for"),
-    _middle(14, 2, 3, "as high a tile as LDS has room for"),
-    _middle(14, 3, 2, "as high a tile, but wider"),
-    _middle(16, 2, 2, "as large a square tile as eight waves have registers for", waves=8),
-    _middle(4, 2, 4, "a low tile, two CUs share K", splits=2),
-    _middle(4, 2, 4, "a low tile, three CUs share K", splits=3, any_k=False),
-    _middle(4, 2, 4, "a low tile, four CUs share K", splits=4),
-    _middle(6, 2, 3, "a low tile of more rows, two CUs share K", splits=2),
-    _middle(6, 2, 3, "a low tile of more rows, four CUs share K", splits=4, any_k=False),
-    _middle(4, 3, 3, "a low and wider tile, two CUs share K", splits=2, any_k=False),
-    _middle(4, 3, 3, "a low and wider tile, four CUs share K", splits=4, any_k=False),
-    _middle(6, 4, 3, "a low and wide tile of more rows, two CUs share K", splits=2, any_k=False),
-    _middle(8, 2, 3, "a square tile, two CUs share K", splits=2, any_k=False),
-    _middle(8, 2, 3, "a square tile, three CUs share K", splits=3, any_k=False),
-    _middle(8, 4, 2, "a wide tile, two CUs share K", splits=2, any_k=False),
-    _middle(10, 2, 3, "a high tile, two CUs share K", splits=2, any_k=False),
-    _decode(ANY, 64, 2, 6, 8, "few tiles and long K: it is split", sources=CODES, splits=4),
-    _decode(ANY, CUS, 2, 4, 8, "eight waves share K, a larger tile for each CU"),
-    _decode(ANY, CUS, 2, 8, 8, "eight waves share K, a wide tile for each CU"),
-    _decode(ANY, CUS, 4, 8, 4, "four waves share a large tile for each CU", depth=4, sharers=4),
+    _interleaved(4, 2, 4, "a low tile"),
+    _interleaved(4, 3, 3, "a low and wider tile"),
+    _interleaved(4, 4, 3, "a low and wide tile"),
+    _interleaved(6, 2, 3, "a low tile of more rows"),
+    _interleaved(6, 3, 3, "a low and wider tile of more rows"),
+    _interleaved(6, 4, 3, "a low and wide tile of more rows"),
+    _interleaved(8, 2, 3, "a square tile"),
+    _interleaved(8, 3, 3, "a square tile, but wider"),
+    _interleaved(8, 4, 2, "a wide tile"),
+    _interleaved(8, 5, 2, "a wider tile"),
+    _interleaved(8, 6, 2, "as wide a tile as four waves have registers for"),
+    _interleaved(8, 4, 2,
+        "as wide a tile as eight waves have registers for, but not for a tail of K", waves=8,
+        any_k=False),
+    _interleaved(10, 2, 3, "a high tile"),
+    _interleaved(10, 3, 3, "a high tile, but wider"),
+    _interleaved(10, 4, 2, "a high and wide tile"),
+    _interleaved(12, 2, 3, "a higher tile"),
+    _interleaved(12, 3, 3, "a large square tile", any_k=False),
+    _interleaved(12, 4, 2, "as large a tile as four waves have registers for"),
+    _interleaved(14, 2, 3, "as high a tile as LDS has room for"),
+    _interleaved(14, 3, 2, "as high a tile, but wider"),
+    _interleaved(16, 2, 2, "as large a square tile as eight waves have registers for", waves=8),
+    _interleaved(4, 2, 4, "a low tile, two CUs share K", splits=2),
+    _interleaved(4, 2, 4, "a low tile, three CUs share K", splits=3, any_k=False),
+    _interleaved(4, 2, 4, "a low tile, four CUs share K", splits=4),
+    _interleaved(6, 2, 3, "a low tile of more rows, two CUs share K", splits=2),
+    _interleaved(6, 2, 3, "a low tile of more rows, four CUs share K", splits=4, any_k=False),
+    _interleaved(4, 3, 3, "a low and wider tile, two CUs share K", splits=2, any_k=False),
+    _interleaved(4, 3, 3, "a low and wider tile, four CUs share K", splits=4, any_k=False),
+    _interleaved(6, 4, 3, "a low and wide tile of more rows, two CUs share K", splits=2,
+        any_k=False),
+    _interleaved(8, 2, 3, "a square tile, two CUs share K", splits=2, any_k=False),
+    _interleaved(8, 2, 3, "a square tile, three CUs share K", splits=3, any_k=False),
+    _interleaved(8, 4, 2, "a wide tile, two CUs share K", splits=2, any_k=False),
+    _interleaved(10, 2, 3, "a high tile, two CUs share K", splits=2, any_k=False),
+    _streaming(ANY, 64, 2, 6, 8, "few tiles and long K: it is split", sources=CODES, splits=4),
+    _streaming(ANY, CUS, 2, 4, 8, "eight waves share K, a larger tile for each CU"),
+    _streaming(ANY, CUS, 2, 8, 8, "eight waves share K, a wide tile for each CU"),
+    _streaming(ANY, CUS, 4, 8, 4, "four waves share a large tile for each CU", depth=4, sharers=4),
     # Many rows.
-    _prefill(ANY, CUS, 4, "a low tile for each CU, shared by eight waves"),
-    _prefill(ANY, CUS, 8, "a tile for each CU, shared by eight waves"),
-    _prefill(ANY, ANY, 8, "many tiles, shared by eight waves"),
+    _ping_pong(ANY, CUS, 4, "a low tile for each CU, shared by eight waves"),
+    _ping_pong(ANY, CUS, 8, "a tile for each CU, shared by eight waves"),
+    _ping_pong(ANY, ANY, 8, "many tiles, shared by eight waves"),
     # More than four bits: their tiles take more registers and LDS.
-    _decode(ANY, 32, 1, 1, 8, "very few tiles: K is split", sources=WIDE, max_m=16, splits=4),
-    _decode(ANY, CUS, 1, 1, 16, "sixteen waves share K", sources=WIDE_CODES, max_m=16),
-    _decode(ANY, CUS, 1, 2, 8, "eight waves share K", sources=WIDE_CODES, max_m=16),
-    _decode(ANY, 64, 1, 4, 8, "few tiles: K is split", sources=WIDE, max_m=16, splits=4),
-    _decode(ANY, ANY, 1, 4, 8, "eight waves share K", sources=WIDE, max_m=16),
-    _decode(ANY, CUS, 2, 2, 8, "eight waves share K, a tile for each CU", sources=WIDE_CODES),
-    _decode(ANY, 64, 2, 4, 8, "few larger tiles: K is split", sources=WIDE, splits=4),
-    _decode(4096, CUS, 2, 4, 8, "eight waves share K, which is not long", sources=WIDE_CODES),
+    _streaming(ANY, 32, 1, 1, 8, "very few tiles: K is split", sources=WIDE, max_m=16, splits=4),
+    _streaming(ANY, CUS, 1, 1, 16, "sixteen waves share K", sources=WIDE_CODES, max_m=16),
+    _streaming(ANY, CUS, 1, 2, 8, "eight waves share K", sources=WIDE_CODES, max_m=16),
+    _streaming(ANY, 64, 1, 4, 8, "few tiles: K is split", sources=WIDE, max_m=16, splits=4),
+    _streaming(ANY, ANY, 1, 4, 8, "eight waves share K", sources=WIDE, max_m=16),
+    _streaming(ANY, CUS, 2, 2, 8, "eight waves share K, a tile for each CU", sources=WIDE_CODES),
+    _streaming(ANY, 64, 2, 4, 8, "few larger tiles: K is split", sources=WIDE, splits=4),
+    _streaming(4096, CUS, 2, 4, 8, "eight waves share K, which is not long", sources=WIDE_CODES),
     # Of those, codes: weights straight to registers.
-    _middle(4, 1, 4, "a small tile for each CU, K is not long", sources=WIDE_CODES, max_k=4096),
-    _middle(4, 1, 4, "three CUs share K", sources=WIDE_CODES, splits=3),
-    _middle(4, 1, 4, "two CUs share K", sources=WIDE_CODES, splits=2),
-    _middle(4, 2, 4, "three CUs share K", sources=WIDE_CODES, splits=3),
-    _middle(4, 2, 4, "two CUs share K", sources=WIDE_CODES, splits=2),
-    _middle(4, 2, 4, "a tile for each CU", sources=WIDE_CODES),
-    _middle(6, 2, 4, "a larger tile for each CU", sources=WIDE_CODES),
-    _middle(8, 2, 4, "a square tile for each CU", sources=WIDE_CODES),
-    _middle(12, 2, 4, "a high tile for each CU", sources=WIDE_CODES),
-    _middle(8, 4, 3, "a wide tile for each CU", sources=WIDE_CODES),
-    _middle(10, 4, 3, "a wide and higher tile for each CU", sources=WIDE_CODES),
-    _decode(ANY, CUS, 2, 4, 8, "eight waves share K, a larger tile for each CU", sources=WIDE),
-    _decode(2048, 2 * CUS, 4, 8, 4, "K is short, large tiles", sources=WIDE, depth=2, sharers=4),
-    _decode(ANY, CUS, 4, 8, 4, "a large tile for each CU", sources=WIDE, depth=2, sharers=4),
-    _prefill(ANY, CUS, 4, "a low tile for each CU, shared by eight waves", sources=WIDE),
-    _prefill(ANY, ANY, 8, "many tiles, shared by eight waves", sources=WIDE),
-    _prefill(ANY, ANY, 4, "many low tiles, of floats that are kept", sources=WIDE),
-    _decode(
-        ANY,
-        ANY,
-        4,
-        8,
-        4,
-        "more rows or wider floats than prefill kernels take",
-        sources=Sources.ALL,
-        depth=2,
-        sharers=4,
-    ),
+    _interleaved(4, 1, 4, "a small tile for each CU, K is not long", sources=WIDE_CODES,
+        max_k=4096),
+    _interleaved(4, 1, 4, "three CUs share K", sources=WIDE_CODES, splits=3),
+    _interleaved(4, 1, 4, "two CUs share K", sources=WIDE_CODES, splits=2),
+    _interleaved(4, 2, 4, "three CUs share K", sources=WIDE_CODES, splits=3),
+    _interleaved(4, 2, 4, "two CUs share K", sources=WIDE_CODES, splits=2),
+    _interleaved(4, 2, 4, "a tile for each CU", sources=WIDE_CODES),
+    _interleaved(6, 2, 4, "a larger tile for each CU", sources=WIDE_CODES),
+    _interleaved(8, 2, 4, "a square tile for each CU", sources=WIDE_CODES),
+    _interleaved(12, 2, 4, "a high tile for each CU", sources=WIDE_CODES),
+    _interleaved(8, 4, 3, "a wide tile for each CU", sources=WIDE_CODES),
+    _interleaved(10, 4, 3, "a wide and higher tile for each CU", sources=WIDE_CODES),
+    _streaming(ANY, CUS, 2, 4, 8, "eight waves share K, a larger tile for each CU", sources=WIDE),
+    _streaming(2048, 2 * CUS, 4, 8, 4, "K is short, large tiles", sources=WIDE, depth=2, sharers=4),
+    _streaming(ANY, CUS, 4, 8, 4, "a large tile for each CU", sources=WIDE, depth=2, sharers=4),
+    _ping_pong(ANY, CUS, 4, "a low tile for each CU, shared by eight waves", sources=WIDE),
+    _ping_pong(ANY, ANY, 8, "many tiles, shared by eight waves", sources=WIDE),
+    _ping_pong(ANY, ANY, 4, "many low tiles, of floats that are kept", sources=WIDE),
+    _streaming(ANY, ANY, 4, 8, 4, "more rows or wider floats than ping-pong kernels take",
+        sources=Sources.ALL, depth=2, sharers=4),
 ]
+# fmt: on
 """In order of preference."""
 
 
@@ -363,7 +324,7 @@ def row_named(name: StringSlice, types: ProductTypes) -> Optional[Int]:
 
 
 def plan_named(name: String, types: ProductTypes) raises -> Plan:
-    """Returns the plan of a name: a row's, or any decode kernel's."""
+    """Returns the plan of a name: a row's, or any streaming kernel's."""
     var row = row_named(name, types)
     if row:
         return global_constant[CHOICES]()[row.value()].plan

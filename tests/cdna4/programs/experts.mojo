@@ -15,7 +15,7 @@ from std.python.bindings import PythonModuleBuilder
 
 from mojo_kernels.bindings.protocol import Arguments
 from mojo_kernels.cdna4.experts.dispatch import multiply_experts, multiply_grouped, workspace_of
-from mojo_kernels.cdna4.host.experts import LayerCuts, LayerTypes
+from mojo_kernels.cdna4.host.experts import LayerShapes, LayerTypes
 from mojo_kernels.cdna4.epilogue.target import NO_BIAS
 from mojo_kernels.cdna4.types import Formats, KEPT, ProductTypes, name_of
 from mojo_kernels.experts import Experts, ExpertsProblem, GroupedProblem, Routing
@@ -199,7 +199,7 @@ def py_layer(name: PythonObject, sizes: PythonObject, plan: PythonObject) raises
                 width,
                 inner,
             )
-            var cuts = LayerCuts.parse(String(py=plan), types.left)
+            var cuts = LayerShapes.parse(String(py=plan), types.left)
             var assembler = Assembler()
             var recorder = Recorder(WORKSPACE)
             multiply_experts[types](problem, cuts, assembler)
