@@ -94,6 +94,7 @@ Hopper's builds on the room of any GPU.
             quantizer.mojo        from floats to codes in memory, a wave's part
         schedules/            a kernel for each order of a wave's work
             groups.mojo           tile scheduler: of one group, or of several, from their sizes
+            operations.mojo       what a wave does along K: the words of all orders
             split_k.mojo          workgroups with parts of K: the fix-up
             streaming/            small M: waves share K
                 kernel.mojo           the kernel, which problems, and the launch
@@ -123,8 +124,7 @@ Hopper's builds on the room of any GPU.
             float_scales.mojo     blocks with float scales
             order.mojo            rows of groups by tiles
         epilogue/             from sums to memory
-            target.mojo           C: bias, rounding, store
-            store.mojo            tiles of a wave, in whole sectors of memory
+            target.mojo           C: bias, rounding, store, in whole sectors of memory
             row_scales.mojo       scales of rows, applied to sums
             gate.mojo             a gated activation in few instructions
             hidden.mojo           gates and ups become hidden numbers on their way to memory

@@ -21,10 +21,7 @@ def launch[
 ](problem: Problem, chosen: Chosen, mut queue: Q) raises:
     """Launches what was chosen, as often as it takes for all rows of activations.
 
-    Parameters:
-        Q: The kind of queue.
-        types: What the problem is of.
-        known: Sizes of the weights; kernels that they rule out are not compiled.
+    `known`: Sizes of the weights; kernels that they rule out are not compiled.
 
     Args:
         problem: The product; its activations are contiguous.
@@ -43,7 +40,7 @@ def launch[
             raise Error(
                 String(
                     "got a tensor of at least ", num_bytes, " bytes for (M, N, K) = (", problem.m,
-                    ", ", problem.n, ", ", problem.k, "), expected less than 2 GiB",
+                    ", ", problem.n, ", ", problem.k, "), expected less than 2 GiB"
                 )
             )  # fmt: skip
     var at_once = types.rows_at_once(problem.n, problem.k)
@@ -52,7 +49,7 @@ def launch[
             raise Error(
                 String(
                     "got codes by columns of ", problem.m, " and ", problem.n,
-                    " rows, expected multiples of 16, of activations at most ", at_once,
+                    " rows, expected multiples of 16, of activations at most ", at_once
                 )
             )  # fmt: skip
     for first in range(0, problem.m, at_once):

@@ -35,7 +35,6 @@ struct QuickGate(TrivialRegisterPassable):
         """Returns the hidden numbers.
 
         Parameters:
-            width: How many there are.
             has_branch: Whether a branch mends exponents; a few more registers are needed around it.
         """
         comptime F32 = SIMD[DType.float32, width]

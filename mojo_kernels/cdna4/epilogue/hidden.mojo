@@ -71,25 +71,15 @@ struct Hidden[dtype: DType, bias_dtype: Optional[DType]](Destination):
         return self.sums.bias_of(first_column, lane)
 
     @always_inline
-    def store_part[
-        first: Int, width: SIMDLength
-    ](
-        self,
-        sums: SIMD[DType.float32, width],
-        bias: Sums,
-        first_row: Int32,
-        first_column: Int32,
-        lane: Int32,
-    ):
+    def store(self, sums: Sums, bias: Sums, first_row: Int32, first_column: Int32, lane: Int32):
         comptime BYTES = size_of[Self.dtype]()
-        comptime HALF = width // 2
-        var row, column = self.sums.place[first](first_row, first_column, lane)
-        var gates, ups = self.sums.biased[first](sums, bias).deinterleave()
+        var row, column = self.sums.place(first_row, first_column, lane)
+        var gates, ups = self.sums.biased(sums, bias).deinterleave()
         var hidden = self.gate.of(gates, ups).cast[Self.dtype]()
         var offset = (row * quotient[2](self.sums.n) + quotient[2](column)) * Int32(BYTES)
         self.sums.values.store(
             offset if column < self.sums.n else OUT_OF_RANGE,
-            bitcast[DType.uint8, HALF * BYTES](rebind[SIMD[Self.dtype, HALF]](hidden)),
+            bitcast[DType.uint8, SUMS // 2 * BYTES](rebind[SIMD[Self.dtype, SUMS // 2]](hidden)),
         )
 
 
@@ -152,12 +142,7 @@ struct HiddenCodes[
 ](TrivialRegisterPassable):
     """Rows of hidden numbers as plain codes and scales, of whole stages along the next K.
 
-    Parameters:
-        format: What they are encoded in.
-        rounding: The scale rule.
-        dtype: What they are rounded to before.
-        bias_dtype: Type of the bias, if there is one.
-        Layout: The layout of the scales.
+    `dtype`: What they are rounded to before.
     """
 
     comptime Both = Target[DType.float32, Self.bias_dtype]
@@ -248,7 +233,7 @@ struct HiddenCodes[
         var gates = SIMD[DType.float32, _LANE_NUMBERS]()
         var ups = SIMD[DType.float32, _LANE_NUMBERS]()
         comptime for n_tile in range(EXCHANGED):
-            var both = Self.Both.biased[0](sums[m_tile, n_tile], bias[n_tile]).deinterleave()
+            var both = Self.Both.biased(sums[m_tile, n_tile], bias[n_tile]).deinterleave()
             gates = gates.insert[offset=n_tile * SUMS // 2](both[0])
             ups = ups.insert[offset=n_tile * SUMS // 2](both[1])
         # Other numbers than bfloat16 take more registers until they are encoded.

@@ -32,16 +32,8 @@ from ...problem import Left
 from ..arguments import GemmArguments, GroupedRows, Grouping, OrderedRows, most_tiles
 from ..chip import MAX_TENSOR_BYTES, TILE
 from ..schedules.streaming.kernel import launch_streaming
-from ..host.experts import (
-    STREAMING_SHAPES,
-    LayerShapes,
-    LayerMemory,
-    LayerTypes,
-    INTERLEAVED_SHAPES,
-    choose_streaming,
-    shape_of,
-    has_shape,
-)
+from ..host.experts import STREAMING_SHAPES, LayerShapes, LayerMemory, LayerTypes
+from ..host.experts import INTERLEAVED_SHAPES, choose_streaming, shape_of, has_shape
 from ..host.plan import has_room
 from ..schedules.interleaved.kernel import launch_interleaved
 from ..schedules.ping_pong.kernel import launch_ping_pong
@@ -49,14 +41,8 @@ from ..prepare.quantize import QuantizeKernel
 from ..types import ProductTypes, float_bytes, has_expert_kernels, unsupported
 from ..prepare.order import launch_order
 from .routing import route
-from .shape import (
-    M_TILES,
-    code_bytes,
-    encoded_blocks,
-    streaming_grid,
-    interleaved_grid,
-    ping_pong_grid,
-)
+from .shape import M_TILES, code_bytes, encoded_blocks, streaming_grid, interleaved_grid
+from .shape import ping_pong_grid
 from .slots import launch_gates, launch_sums
 
 comptime MAX_GRID_Y = (1 << 16) - 1
@@ -94,7 +80,7 @@ def _launch[
                         String(
                             "got ", m, " rows of ", groups, " experts, which can be ",
                             tiles, " tiles, expected at most ", MAX_GRID_Y,
-                            ": call with fewer rows at a time",
+                            ": call with fewer rows at a time"
                         )
                     )  # fmt: skip
                 var grid = streaming_grid(shape, m, of.n, groups)
@@ -126,7 +112,7 @@ def _check_bytes(name: String, num_bytes: Int, m: Int, n: Int, k: Int) raises:
         raise Error(
             String(
                 "got ", name, " of ", num_bytes, " bytes for (M, N, K) = (", m, ", ", n, ", ", k,
-                "), expected less than 2 GiB",
+                "), expected less than 2 GiB"
             )
         )  # fmt: skip
 
@@ -168,9 +154,7 @@ def _multiply[
 ](problem: ExpertsProblem, shapes: LayerShapes, at: LayerMemory, mut queue: Some[Queue]) raises:
     """Launches the products of a layer.
 
-    Parameters:
-        types: What the layer is compiled for.
-        encodes: Whether rows are encoded before; products of floats encode them on their way.
+    `encodes`: Whether rows are encoded before; products of floats encode them on their way.
     """
     comptime neighbours, halves = types.first(types.x), types.first(DType.float32)
     comptime second, rounding = types.second(), types.rounding

@@ -17,16 +17,7 @@ from ...numbers.formats import Format
 from ...numbers.gates import Gate
 from ...schedule.xcd import XcdBands, XcdColumns
 from ..arguments import RECORD, most_tiles
-from ..chip import (
-    BLOCK,
-    CUS,
-    GROUP_BLOCKS,
-    LANES,
-    QUANTIZED_ROWS,
-    QUANTIZE_WAVES,
-    TILE,
-    WORD_BYTES,
-)
+from ..chip import BLOCK, CUS, GROUP_BLOCKS, LANES, QUANTIZED_ROWS, QUANTIZE_WAVES, TILE, WORD_BYTES
 from ..schedules.streaming.shape import StreamingShape
 from ..schedules.interleaved.shape import InterleavedShape, STAGE_BLOCKS, STAGE_K
 from ..schedules.ping_pong.shape import COLUMNS, THREADS, rows_of

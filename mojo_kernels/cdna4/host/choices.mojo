@@ -13,15 +13,8 @@ from ...launch.grid import Workspace, larger
 from ..chip import TILE
 from ..types import Formats, ProductTypes
 from .costs import Costs, cycles_of_experts
-from .experts import (
-    LayerShapes,
-    LayerTypes,
-    INTERLEAVED_SHAPES,
-    shape_of,
-    has_shape,
-    most_rows,
-    usual_rows,
-)
+from .experts import LayerShapes, LayerTypes, INTERLEAVED_SHAPES, shape_of, has_shape, most_rows
+from .experts import usual_rows
 from .plan import Family
 from .table import ANY, CHOICES, Choice, Chosen, quantized_workspace
 

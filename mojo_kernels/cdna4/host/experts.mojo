@@ -16,14 +16,8 @@ from ...problem import ANY
 from ..chip import CUS, TILE, WORD_BYTES
 from ..schedules.streaming.shape import StreamingShape
 from ..arguments import OrderedRows
-from ..experts.shape import (
-    code_bytes,
-    encoded_bytes,
-    list_bytes,
-    record_bytes,
-    scale_bytes,
-    stores_codes,
-)
+from ..experts.shape import code_bytes, encoded_bytes, list_bytes, record_bytes, scale_bytes
+from ..experts.shape import stores_codes
 from ..schedules.interleaved.shape import InterleavedShape, slices_of
 from ..types import Formats, ProductTypes, float_bytes
 from .plan import has_room
@@ -130,11 +124,6 @@ def usual_rows(m: Int, groups: Int) -> Int:
     return Int(mean + 2 * sqrt(mean))
 
 
-def has_ping_pong(m: Int, groups: Int) -> Bool:
-    """Says whether most groups of m rows have more than interleaved tiles."""
-    return usual_rows(m, groups) > most_rows()
-
-
 @fieldwise_init
 struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
     """What a layer is compiled for."""
@@ -171,13 +160,9 @@ struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
         """Says whether rows are encoded before the products: not if groups have few."""
         return self.has_encoded_kernels() and usual_rows(slots, groups) > TILE
 
-    def has_ordered_kernels(self) -> Bool:
-        """Says whether there are kernels for rows that are ordered by tiles."""
-        return self.has_encoded_kernels()
-
     def orders(self, slots: Int, groups: Int) -> Bool:
         """Says whether encoded rows are ordered by tiles: if groups have hundreds."""
-        return self.has_ordered_kernels() and has_ping_pong(slots, groups)
+        return self.has_encoded_kernels() and usual_rows(slots, groups) > most_rows()
 
     def may_be_neighbours(self) -> Bool:
         return self.gate == ANY or Gate(self.gate, 0, 0).is_interleaved()

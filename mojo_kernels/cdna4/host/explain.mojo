@@ -11,28 +11,14 @@ from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import ANY, Left, NO_BIAS, Right
 from ..chip import BLOCK, QUANTIZED_ROWS, QUANTIZE_WAVES
-from ..experts.shape import (
-    ROWS,
-    streaming_grid,
-    interleaved_grid,
-    order_grid,
-    ping_pong_grid,
-    quantize_grid,
-    route_grid,
-    slots_grid,
-)
+from ..experts.shape import ROWS, streaming_grid, interleaved_grid, order_grid, ping_pong_grid
+from ..experts.shape import quantize_grid, route_grid, slots_grid
 from ..schedules.interleaved.shape import STAGE_K
 from ..schedules.ping_pong.shape import COLUMNS
 from ..prologue.shape import PART_BLOCKS
 from ..types import Formats, ProductTypes, has_expert_kernels, has_kernels, unsupported
 from .choices import shape_of_experts, row_of, workspace_of
-from .experts import (
-    STREAMING_SHAPES,
-    LayerMemory,
-    LayerTypes,
-    choose_streaming,
-    shape_of,
-)
+from .experts import STREAMING_SHAPES, LayerMemory, LayerTypes, choose_streaming, shape_of
 from .table import CHOICES, Choice
 
 comptime BF16 = DType.bfloat16

@@ -11,14 +11,8 @@ from ...numbers.formats import Format
 from ..chip import LDS_BYTES, TILE, TILE_BLOCKS, TILE_K
 from ..schedules.streaming.shape import StreamingLds, StreamingShape
 from ..schedules.interleaved.shape import InterleavedShape, slices_of
-from ..schedules.ping_pong.shape import (
-    COLUMNS,
-    STAGE_BLOCKS,
-    grid_of,
-    has_tile,
-    rows_of,
-    workspace_of,
-)
+from ..schedules.ping_pong.shape import COLUMNS, STAGE_BLOCKS, grid_of, has_tile, rows_of
+from ..schedules.ping_pong.shape import workspace_of
 from ..types import Formats, ProductTypes, float_bytes
 
 

@@ -281,7 +281,7 @@ comptime CHOICES = [
     _ping_pong(ANY, ANY, 8, "many tiles, shared by eight waves", sources=WIDE),
     _ping_pong(ANY, ANY, 4, "many low tiles, of floats that are kept", sources=WIDE),
     _streaming(ANY, ANY, 4, 8, 4, "more rows or wider floats than ping-pong kernels take",
-        sources=Sources.ALL, depth=2, sharers=4),
+        sources=Sources.ALL, depth=2, sharers=4)
 ]
 # fmt: on
 """In order of preference."""

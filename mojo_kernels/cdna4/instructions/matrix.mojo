@@ -87,23 +87,20 @@ def multiply_tiles[
     """
     comptime if left == KEPT:
         comptime assert right == Format.MXFP4, "kept activations multiply MXFP4 weights"
-        var floats = rebind[BlockCodes[KEPT]](a)
-        return _multiply_kept[b_byte](sums, rebind[BlockCodes[Format.MXFP4]](b), floats, b_scales)
+        var weights = decoded_block[b_byte](rebind[BlockCodes[Format.MXFP4]](b), b_scales)
+        return multiply_floats(sums, weights, rebind[BlockCodes[KEPT]](a))
     elif left.scale == Scale.E8M0:
-        return _multiply_scaled[left, right, b_byte, a_byte](sums, b, a, b_scales, a_scales)
+        comptime NONE = "no matrix instruction for "
+        comptime assert feeds_matrix_instruction(left), String(NONE, name_of(left), " on the left")
+        comptime assert feeds_matrix_instruction(right), String(
+            NONE, name_of(right), " on the right"
+        )
+        return _multiply_words[left, right, b_byte, a_byte](sums, b, a, b_scales, a_scales)
     elif left.has_row_scales():
         return multiply_codes[left, right](sums, b, a)
     else:
         var scale = bitcast[DType.float32](a_scales) * bitcast[DType.float32](b_scales)
         return multiply_codes[left, right](Sums(0), b, a).fma(Sums(scale), sums)
-
-
-@always_inline
-def _multiply_kept[
-    b_byte: Int
-](sums: Sums, b: BlockCodes[Format.MXFP4], a: BlockCodes[KEPT], b_scales: UInt32) -> Sums:
-    """Decodes the weights and multiplies."""
-    return multiply_floats(sums, decoded_block[b_byte](b, b_scales), a)
 
 
 @always_inline
@@ -136,22 +133,6 @@ def multiply_floats(sums: Sums, b: BlockCodes[KEPT], a: BlockCodes[KEPT]) -> Sum
             Int32(0),
         )
     return result
-
-
-@always_inline
-def _multiply_scaled[
-    left: Format, right: Format, b_byte: Int, a_byte: Int
-](
-    sums: Sums, b: BlockCodes[right], a: BlockCodes[left], b_scales: UInt32, a_scales: UInt32
-) -> Sums:
-    """Multiplies codes with their scales."""
-    comptime assert feeds_matrix_instruction(left), String(
-        "no matrix instruction for ", name_of(left), " on the left"
-    )
-    comptime assert feeds_matrix_instruction(right), String(
-        "no matrix instruction for ", name_of(right), " on the right"
-    )
-    return _multiply_words[left, right, b_byte, a_byte](sums, b, a, b_scales, a_scales)
 
 
 @always_inline

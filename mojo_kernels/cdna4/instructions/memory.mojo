@@ -107,9 +107,7 @@ def load_to_lds[
         memory.desc[3],
     )
     __mlir_op.`rocdl.raw.ptr.buffer.load.lds`[
-        alias_scopes=_alias_scope_attr,
-        aux=__mlir_attr.`0 : i32`,
-        _type=None,
+        alias_scopes=_alias_scope_attr, aux=__mlir_attr.`0 : i32`, _type=None
     ](
         __mlir_op.`builtin.unrealized_conversion_cast`[_type=__mlir_type.`!llvm.ptr<8>`](
             descriptor

@@ -92,14 +92,8 @@ struct FloatSource[
 ](ActivationSource):
     """Floats, [M, K] and contiguous, that are encoded after they arrive.
 
-    Parameters:
-        format: What they are encoded in.
-        dtype: Type of the floats.
-        rounding: The scale rule.
-        m_tiles: Tiles of rows, a power of two.
-        k_tiles: Tiles of a chunk.
-        k_tail: Whether K may end within a chunk.
-        is_gathered: Whether rows are those that a list names, in any order.
+    `m_tiles`: Tiles of rows, a power of two.
+    `is_gathered`: Whether rows are those that a list names, in any order.
     """
 
     comptime left = Self.format
@@ -221,11 +215,7 @@ struct CodeCursor(TrivialRegisterPassable):
 struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](ActivationSource):
     """A plain operand [M, K].
 
-    Parameters:
-        format: What it is encoded in.
-        m_tiles: Tiles of rows, a power of two.
-        k_tiles: Tiles of a chunk.
-        k_tail: Whether K may end within a chunk.
+    `m_tiles`: Tiles of rows, a power of two.
     """
 
     comptime left = Self.format

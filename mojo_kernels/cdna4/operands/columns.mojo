@@ -53,11 +53,8 @@ def exchanged_in_line[line_pieces: Int](piece: Int32) -> Int32:
 struct SharedColumns[line_pieces: Int, waves: Int, rooms: Int, parts: Int](SharedRightSide):
     """The codes of a workgroup's rows, 128 along K a place.
 
-    Parameters:
-        line_pieces: Pieces of a line in LDS.
-        waves: Waves that load together.
-        rooms: Rooms of a place in LDS, each with lines of rows that are fetched together.
-        parts: Parts in which a place is fetched: of rooms, then of lines.
+    `rooms`: Rooms of a place in LDS, each with lines of rows that are fetched together.
+    `parts`: Parts in which a place is fetched: of rooms, then of lines.
     """
 
     comptime LINE_BYTES = Self.line_pieces * PIECE_BYTES
@@ -135,10 +132,7 @@ def read_transposed[
         comptime piece, half = divmod(i, READS)
         comptime line = piece * HALF_K + half * TRANSPOSED_BYTES
         codes[i] = inlined_assembly[
-            "ds_read_b64_tr_b8 $0, $1 offset:$2",
-            UInt64,
-            constraints="=v,v,n",
-            has_side_effect=True,
+            "ds_read_b64_tr_b8 $0, $1 offset:$2", UInt64, constraints="=v,v,n", has_side_effect=True
         ](pointer, Int32(line * LINE_BYTES))
     return bitcast[DType.uint32, CODE_WORDS[format]](codes)
 

@@ -23,13 +23,7 @@ from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_NAN
 from ..chip import BLOCK
 from ..instructions.matrix import BlockCodes, CODE_WORDS
-from ..instructions.vector import (
-    encode_pair,
-    maximum,
-    minimum,
-    subtract_to_zero,
-    zero_of_a_branch,
-)
+from ..instructions.vector import encode_pair, maximum, minimum, subtract_to_zero, zero_of_a_branch
 
 comptime BlockFloats[dtype: DType] = SIMD[dtype, BLOCK]
 """The floats of one block."""

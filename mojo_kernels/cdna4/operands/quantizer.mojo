@@ -19,17 +19,8 @@ from std.memory import bitcast
 from ...layouts import OperandLayout, PADDING_SCALE, Plain, PreshuffledCdna4
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
-from ..chip import (
-    GROUP_BLOCKS,
-    GROUP_TILES,
-    LANE_BYTES,
-    PAIR,
-    PIECE_BYTES,
-    QUANTIZED_ROWS,
-    SCALE_GROUP_BYTES,
-    TILE,
-    TILE_BLOCKS,
-)
+from ..chip import GROUP_BLOCKS, GROUP_TILES, LANE_BYTES, PAIR, PIECE_BYTES, QUANTIZED_ROWS
+from ..chip import SCALE_GROUP_BYTES, TILE, TILE_BLOCKS
 from ..instructions.lds import Lds, PIECE_WORDS, SharedPieces, pieces_at
 from ..instructions.matrix import PIECES
 from .activations import FloatSource
@@ -43,10 +34,7 @@ struct QuantizedRows[
 ](TrivialRegisterPassable):
     """Where plain codes go, and scales in `Layout`.
 
-    Parameters:
-        format: What the codes are.
-        Layout: The layout of the scales.
-        policy: Who sees the stores before the kernel ends.
+    `policy`: Who sees the stores before the kernel ends.
     """
 
     comptime CODE_BYTES = LANE_BYTES[Self.format]
@@ -124,13 +112,8 @@ struct GroupQuantizer[
 ](TrivialRegisterPassable):
     """A wave that quantizes groups, 32 rows x 256, of a pair of tiles of rows.
 
-    Parameters:
-        format: What they are encoded in.
-        dtype: Type of the floats.
-        rounding: The scale rule.
-        Layout: The layout of the scales.
-        policy: Who sees the result before the kernel ends.
-        places: Tiles in flight; a group has four.
+    `policy`: Who sees the result before the kernel ends.
+    `places`: Tiles in flight; a group has four.
     """
 
     comptime Source = FloatSource[

@@ -20,19 +20,8 @@ from std.bit import next_power_of_two
 
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
-from ..chip import (
-    GROUP_BLOCKS,
-    GROUP_TILES,
-    LANES,
-    LANE_BYTES,
-    LOAD_BYTES,
-    PIECE_BYTES,
-    SCALE_GROUP_BYTES,
-    SCALE_GROUP_ROWS,
-    TILE,
-    TILE_BLOCKS,
-    WORD_BYTES,
-)
+from ..chip import GROUP_BLOCKS, GROUP_TILES, LANES, LANE_BYTES, LOAD_BYTES, PIECE_BYTES
+from ..chip import SCALE_GROUP_BYTES, SCALE_GROUP_ROWS, TILE, TILE_BLOCKS, WORD_BYTES
 from ..instructions.lds import Lds, bytes_at, write_byte
 from ..instructions.matrix import PIECES, WordTile
 from ..instructions.memory import load_to_lds
@@ -133,11 +122,8 @@ struct SharedRows[row_pieces: Int, waves: Int, listed_rounds: Int = 0, part: Int
 ):
     """Rows of codes or of scales.
 
-    Parameters:
-        row_pieces: Pieces of a row in LDS.
-        waves: Waves that load together.
-        listed_rounds: Rounds of a list; 0 if rows lie one behind another.
-        part: How many times as long rows are whose offsets these share, to save registers.
+    `listed_rounds`: Rounds of a list; 0 if rows lie one behind another.
+    `part`: How many times as long rows are whose offsets these share, to save registers.
     """
 
     comptime Loads = RowLoads[Self.row_pieces, Self.waves]
@@ -254,13 +240,7 @@ struct SharedCodes[
 ](SharedOperand):
     """Plain codes, a stage or a slice at a time.
 
-    Parameters:
-        format: What they are.
-        row_pieces: Pieces of a row in LDS.
-        waves: Waves that load together.
-        rounds: Rounds of a place.
-        parts: Parts in which a place is fetched, each with every `parts`-th round.
-        k_tail: Whether K may end within a place.
+    `parts`: Parts in which a place is fetched, each with every `parts`-th round.
     """
 
     comptime Loads = RowLoads[Self.row_pieces, Self.waves, Self.parts]
@@ -331,13 +311,7 @@ struct SharedWeights[
 ](SharedRightSide):
     """Preshuffled weights.
 
-    Parameters:
-        format: What they are.
-        columns: Columns of C of a workgroup.
-        waves: Waves that load together.
-        slices: Slices that are fetched together.
-        parts: Parts in which they are fetched.
-        k_tail: Whether K may end within a stage.
+    `parts`: Parts in which they are fetched.
     """
 
     comptime CODE_BYTES = LANE_BYTES[Self.format]
@@ -411,11 +385,8 @@ struct SharedScales[format: Format, shared_rows: Int, wave_rows: Int, k_tail: Bo
     They are bytes in the preshuffled order, or floats of blocks in the plain one. Where there are
     fewer groups than waves, the other waves load zeros.
 
-    Parameters:
-        format: What the operand is encoded in.
-        shared_rows: Rows of the operand that the workgroup shares.
-        wave_rows: Rows of the operand that a wave multiplies.
-        k_tail: Whether K may end within a stage.
+    `shared_rows`: Rows of the operand that the workgroup shares.
+    `wave_rows`: Rows of the operand that a wave multiplies.
     """
 
     comptime HAS_BYTES = Self.format.scale == Scale.E8M0

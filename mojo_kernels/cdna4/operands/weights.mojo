@@ -16,17 +16,8 @@ from std.memory import bitcast
 
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
-from ..chip import (
-    GROUP_BLOCKS,
-    GROUP_TILES,
-    LANES,
-    LANE_BYTES,
-    PAIR,
-    PIECE_BYTES,
-    SCALE_GROUP_BYTES,
-    TILE,
-    TILE_BLOCKS,
-)
+from ..chip import GROUP_BLOCKS, GROUP_TILES, LANES, LANE_BYTES, PAIR, PIECE_BYTES
+from ..chip import SCALE_GROUP_BYTES, TILE, TILE_BLOCKS
 from ..instructions.lds import PIECE_WORDS
 from ..instructions.matrix import BlockCodes, PIECES
 from ..instructions.vector import chosen_bytes
@@ -50,11 +41,8 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
 ):
     """A wave's rows of preshuffled weights, some tiles of 16.
 
-    Parameters:
-        format: What the weights are.
-        n_tiles: Tiles of rows; even or one for scales that are floats.
-        k_tiles: Tiles of a chunk, one or two.
-        k_tail: Whether K may end within a chunk.
+    `n_tiles`: Tiles of rows; even or one for scales that are floats.
+    `k_tiles`: Tiles of a chunk, one or two.
     """
 
     comptime CODE_BYTES = LANE_BYTES[Self.format]

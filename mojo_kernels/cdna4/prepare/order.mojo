@@ -43,9 +43,7 @@ def order_rows[
 
     Of scales those of 64 blocks, from 64 * `y` on.
 
-    Parameters:
-        format: What rows are encoded in.
-        are_gathered: Whether row r is that of a token in a list.
+    `are_gathered`: Whether row r is that of a token in a list.
     """
     comptime Scales = ReorderedScales[False]
     comptime CODE_BYTES = LANE_BYTES[format]

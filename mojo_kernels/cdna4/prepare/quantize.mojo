@@ -40,11 +40,7 @@ def quantize_rows[
 ):
     """Quantizes [M, K] contiguous floats along K: plain codes and scales.
 
-    Parameters:
-        format: What they are encoded in.
-        dtype: Type of the floats.
-        rounding: The scale rule.
-        is_padded: Whether encoded rows have `row_blocks` blocks, zeros at their end.
+    `is_padded`: Whether encoded rows have `row_blocks` blocks, zeros at their end.
     """
     comptime Quantizer = GroupQuantizer[format, dtype, rounding, Plain]
     var lane = Int32(thread_idx.x) % LANES
@@ -72,13 +68,7 @@ def quantizes_to(format: Format, rounding: Rounding) -> Bool:
 
 
 struct QuantizeKernel[format: Format, dtype: DType, rounding: Rounding]:
-    """The kernel for one type of floats.
-
-    Parameters:
-        format: What they are encoded in.
-        dtype: Type of the floats.
-        rounding: The scale rule.
-    """
+    """The kernel for one type of floats."""
 
     @staticmethod
     def launch[Q: Queue](x: Int, codes: Int, scales: Int, rows: Int, k: Int, mut queue: Q) raises:

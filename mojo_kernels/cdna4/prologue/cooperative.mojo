@@ -92,12 +92,7 @@ struct NoPrologue(Prologue):
 
 @fieldwise_init
 struct Cooperative[pairs: Int, waves: Int](Prologue):
-    """The counters of the workgroups that share rows.
-
-    Parameters:
-        pairs: Pairs of tiles of rows.
-        waves: Waves of a workgroup.
-    """
+    """The counters of the workgroups that share rows."""
 
     comptime FINISHED = Int32(64)
     """Where finished parts are counted."""

@@ -125,12 +125,7 @@ struct ReorderedScales[k_tail: Bool](CooperativeWork):
 
 @fieldwise_init
 struct EncodedGroups[types: ProductTypes, lds_bytes: Int](CooperativeWork):
-    """Floats of a pair of tiles of rows on their way to codes; a part is a group.
-
-    Parameters:
-        types: What the kernel is compiled for.
-        lds_bytes: Bytes of LDS of the wave.
-    """
+    """Floats of a pair of tiles of rows on their way to codes; a part is a group."""
 
     comptime LDS_BYTES = Self.lds_bytes
     comptime BLOCKS = GROUP_BLOCKS

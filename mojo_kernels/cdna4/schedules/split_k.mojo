@@ -75,11 +75,7 @@ struct NoListener(SumsListener):
 
 
 struct SplitK[shape: StreamingShape](SumsListener):
-    """The partial sums of a wave, and the slots in which they are added up.
-
-    Parameters:
-        shape: How a workgroup cuts its work.
-    """
+    """The partial sums of a wave, and the slots in which they are added up."""
 
     comptime LISTENS = True
     comptime SPLITS = Self.shape.splits

@@ -36,7 +36,6 @@ from ...epilogue.gate import QuickGate
 from ...operands.memory import Input, Output, bytes_of, input, output, quotient
 from ...epilogue.row_scales import RowScales
 from ...epilogue.target import Target
-from ...epilogue.store import bias_of_tiles, store_tiles
 from ...types import Formats, ProductTypes, has_kernels, unsupported
 from .operands import InterleavedOperands
 from .shape import InterleavedShape, STAGE_BLOCKS, STAGE_K, WAVES, slices_of
@@ -86,12 +85,7 @@ def gemm_interleaved[
     A dense workgroup computes a tile, or its part of K of one. With groups it goes from tile to
     tile, `workgroups` further each time.
 
-    Parameters:
-        types: What is multiplied; hidden numbers are rounded to its result before they are encoded.
-        shape: How a workgroup cuts its work.
-        k_tail: Whether K may end within a stage.
-        grouping: Whose rows these are.
-        rounding: The scale rule of hidden numbers.
+    `rounding`: The scale rule of hidden numbers.
     """
     comptime IS_GROUPED = grouping.is_grouped
     comptime Product = InterleavedOperands[types.formats, shape, k_tail, grouping]
@@ -204,7 +198,7 @@ def _multiply_tile[
     comptime if formats.left.has_row_scales():
         var scales = RowScales.of(product.a_scales, product.w_scales, m, n)
         scales.apply(loop.sums, first_row, first_column, lane)
-    var addend = bias_of_tiles[shape.n_tiles](target, first_column, lane)
+    var addend = target.bias_of_tiles[shape.n_tiles](first_column, lane)
     comptime if shape.splits > 1:
         var sums = in_registers[DType.float32, SUMS, SPLIT.own_tiles()]()
         comptime for i in range(SPLIT.own_tiles()):
@@ -215,7 +209,7 @@ def _multiply_tile[
         comptime for i in range(SPLIT.own_tiles()):
             comptime m_tile, n_tile = divmod(i, shape.n_tiles)
             loop.sums[m_tile, n_tile] = sums[i]
-    store_tiles(target, loop.sums, addend, first_row, first_column, lane)
+    target.store_tiles(loop.sums, addend, first_row, first_column, lane)
 
 
 @always_inline
@@ -282,11 +276,11 @@ def _multiply_tiles[
         )
         var values = result.unsafe_bitcast[Scalar[types.out]]()
         var sums = C.of(values.unsafe_offset(Int(first_row) * Int(n)), addend, num_rows, n)
-        var of_columns = bias_of_tiles[shape.n_tiles](sums, first_column, lane)
+        var of_columns = sums.bias_of_tiles[shape.n_tiles](first_column, lane)
         loop.run()
         var own_lane = lane_here()
         comptime if not HAS_ROOM:
-            of_columns = bias_of_tiles[shape.n_tiles](sums, first_column, own_lane)
+            of_columns = sums.bias_of_tiles[shape.n_tiles](first_column, own_lane)
         if next.is_there:
             first_tile = next.first_tile[shape.waves, shape.n_tiles](wave)
             loop.turn_to(
@@ -355,13 +349,7 @@ def launch_interleaved[
 
 
 struct InterleavedKernel[types: ProductTypes, shape: InterleavedShape, k_tail: Bool](ProductKernel):
-    """The kernel for one cut.
-
-    Parameters:
-        types: What it is compiled for.
-        shape: How a workgroup cuts its work.
-        k_tail: Whether K may end within a stage.
-    """
+    """The kernel for one cut."""
 
     @staticmethod
     def supports(problem: Problem) -> Bool:

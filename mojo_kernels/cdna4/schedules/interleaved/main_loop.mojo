@@ -16,7 +16,7 @@ scaled and added some instructions later, when they are there:
 
 from layout import Coord, Idx
 from max.gpu.sync import AMDScheduleBarrierMask, s_waitcnt, s_waitcnt_barrier, schedule_barrier
-from pipeline.pipeline_dsl import ScheduleEntry
+from pipeline.types import OpDesc
 from std.memory import bitcast
 
 from ....numbers.scales import Scale
@@ -34,7 +34,8 @@ from ...operands.shared import SharedRows, fetch_bytes, store_last
 from ...operands.tiles import exchanged
 from ...operands.weights import WeightCursor, WeightFragments
 from ...types import Formats
-from .order import InterleavedOps, StageOrder
+from ..operations import Ops
+from .order import StageOrder
 from .shape import LINES, InterleavedShape, ROW_BYTES, ROW_PIECES, slices_of
 
 comptime TILE_BYTES = TILE * ROW_BYTES
@@ -62,14 +63,11 @@ struct InterleavedLoop[
 ]:
     """A wave along K.
 
-    Parameters:
-        formats: What is multiplied.
-        shape: How the workgroup cuts its work.
-        k_tail: Whether K may end within a stage.
-        are_listed: Whether rows of activations are those of a list.
-        scales_end: Whether scales of activations end where K does; they are numbers until the
-            stage ends otherwise.
-        has_lines: Whether scales of activations come in whole lines.
+    `k_tail`: Whether K may end within a stage.
+    `are_listed`: Whether rows of activations are those of a list.
+    `scales_end`: Whether scales of activations end where K does; they are numbers until the
+        stage ends otherwise.
+    `has_lines`: Whether scales of activations come in whole lines.
     """
 
     comptime LISTED_ROUNDS = Self.shape.rounds() if Self.are_listed else 0
@@ -400,11 +398,10 @@ struct InterleavedLoop[
         schedule_barrier()
 
     @always_inline
-    def perform[entry: ScheduleEntry, ring: Int](mut self):
+    def perform[op: OpDesc, ring: Int](mut self):
         """Carries out one operation on the stage in a place of the ring."""
-        comptime Ops = InterleavedOps
-        comptime tag = entry.op.tag
-        comptime index = entry.op.subtile
+        comptime tag = op.tag
+        comptime index = op.subtile
         comptime behind = (ring + Self.DEPTH - 1) % Self.DEPTH
         comptime if tag == Ops.MULTIPLY.value:
             self.multiply[ring, index]()
@@ -430,7 +427,7 @@ struct InterleavedLoop[
             self.fetch_a_scales(chunk, remainder[STAGES](self.stage))
         elif tag == Ops.FETCH_B_SCALES.value:
             self.fetch_b_scales[behind, index](self.ahead_of_last)
-        elif tag == Ops.FETCH_LATE_B.value:
+        elif tag == Ops.FETCH_B.value:
             self.fetch_b[behind, Self.SLICES - 1, index](self.ahead_of_last)
         elif tag == Ops.FETCH_EARLY_B.value:
             self.fetch_b[ring, 0, index](self.ahead)
@@ -529,12 +526,12 @@ struct InterleavedLoop[
     @always_inline
     def run_rest[ring: Int](mut self, count: Int32):
         """Multiplies the stages that do not fill the ring: what they need is on its way."""
-        comptime operations = Self.ORDER.operations[Self.ORDER.length()]()
+        comptime operations = Self.ORDER.operations()
         comptime if ring < Self.DEPTH - 1:
             if count > Int32(ring):
-                comptime for i in range(Self.ORDER.length()):
-                    comptime ops = InterleavedOps(operations[i].op.tag)
-                    comptime if ops.value == InterleavedOps.SYNC.value:
+                comptime for i in range(len(operations)):
+                    comptime ops = Ops(operations[i].tag)
+                    comptime if ops.value == Ops.SYNC.value:
                         comptime if ring < Self.DEPTH - 2:
                             self.sync[Self.ORDER.later_loads_of_rest(ring)]()
                     elif not ops.is_fetch():
@@ -572,7 +569,7 @@ struct InterleavedLoop[
             self.apply_a_scales[0]()
         schedule_barrier()
 
-        comptime operations = Self.ORDER.operations[Self.ORDER.length()]()
+        comptime operations = Self.ORDER.operations()
         var turns = quotient[Self.DEPTH](self.num_stages)
         comptime if Listener.LISTENS:
             if turns == 0:
@@ -583,7 +580,7 @@ struct InterleavedLoop[
                     if turn == turns - 1:
                         listener.announce()
                         schedule_barrier()
-                comptime for i in range(Self.ORDER.length()):
+                comptime for i in range(len(operations)):
                     self.perform[operations[i], ring]()
         self.run_rest[0](self.num_stages % Int32(Self.DEPTH))
         comptime for slot in range(1 if Self.HAS_FLOATS else IN_FLIGHT, IN_FLIGHT):

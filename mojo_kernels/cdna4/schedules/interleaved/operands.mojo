@@ -19,14 +19,7 @@ from .main_loop import InterleavedLoop
 struct InterleavedOperands[
     formats: Formats, shape: InterleavedShape, k_tail: Bool, grouping: Grouping
 ](TrivialRegisterPassable):
-    """Both sides.
-
-    Parameters:
-        formats: What is multiplied.
-        shape: How a workgroup cuts its work.
-        k_tail: Whether K may end within a stage.
-        grouping: Whose rows these are.
-    """
+    """Both sides."""
 
     comptime HAS_LINES = Self.shape.has_scale_lines() and not (
         Self.k_tail or Self.grouping.is_grouped

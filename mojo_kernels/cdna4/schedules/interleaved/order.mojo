@@ -18,50 +18,15 @@ round of loads begins behind a barrier, with activations, and ends before the ne
 The waves synchronize once a stage, when each has what it reads of it, and the next stage has arrived.
 """
 
-from pipeline.pipeline_dsl import EntryBuilder, ScheduleEntry
-from pipeline.types import OpDesc, Phase, ScheduleOps
-from std.collections import Array
+from pipeline.types import OpDesc
 
+from ..operations import Operations, Ops
 from .shape import InterleavedShape, WAVES
 
 comptime MOST_PIECES = 10
 """Pieces of activations that a wave has at once."""
 comptime FEW_PIECES = 4
 """The same where two waves share the registers of a SIMD."""
-
-
-@fieldwise_init
-struct InterleavedOps(ScheduleOps, TrivialRegisterPassable):
-    """What a wave does."""
-
-    var value: Int
-
-    comptime MULTIPLY = Self(0)
-    """Multiply a tile; `subtile` counts slices, then tiles of rows, then of columns."""
-    comptime READ = Self(1)
-    """Read the fragment of step `subtile`."""
-    comptime READ_NEXT = Self(2)
-    """Read that of the next stage."""
-    comptime APPLY_SCALES = Self(3)
-    """Put the scales of tile `subtile` of rows in place."""
-    comptime READ_SCALES = Self(4)
-    """Read the scales of tile `subtile` of rows for the next stage."""
-    comptime FETCH_A = Self(5)
-    """Start load `subtile` of the activations."""
-    comptime FETCH_A_SCALES = Self(6)
-    """Start a load of scales of activations, of the next chunk."""
-    comptime FETCH_B_SCALES = Self(7)
-    """Start load `subtile` of the scales of the weights."""
-    comptime FETCH_LATE_B = Self(8)
-    """Start loading tile `subtile` of the weights of the last slice."""
-    comptime FETCH_EARLY_B = Self(9)
-    """Start loading tile `subtile` of the weights of slice 0."""
-    comptime SYNC = Self(10)
-    """Wait for the next stage, and until no wave reads this one."""
-    comptime NEXT = Self(11)
-
-    def is_fetch(self) -> Bool:
-        return Self.FETCH_A.value <= self.value <= Self.FETCH_EARLY_B.value
 
 
 @fieldwise_init
@@ -120,10 +85,6 @@ struct StageOrder(TrivialRegisterPassable):
         """Returns the same for the stages behind the loop, which load nothing any more."""
         return (self.shape.depth - 2 - index) * self.sure_loads() - self.shape.rounds()
 
-    def length(self) -> Int:
-        var scales = 2 * self.shape.m_tiles if self.has_scales else 0
-        return self.slots() + self.steps() + scales + self.loads() + 2
-
     def _slot_of_read(self, step: Int) -> Int:
         """Returns where the fragment of a step is read: its register is free then."""
         return (step - self.fragments() + 1) * self.shape.n_tiles - 1
@@ -168,44 +129,42 @@ struct StageOrder(TrivialRegisterPassable):
         return (self.steps() - self.shape.m_tiles + tile) * self.shape.n_tiles
 
     def _load(self, load: Int) -> OpDesc:
-        comptime Ops = InterleavedOps
         var at = load
         if at < self.shape.rounds():
-            return OpDesc(tag=Ops.FETCH_A.value, subtile=at)
+            return Ops.FETCH_A.at(at)
         at -= self.shape.rounds()
         if self.has_scales and at == 0:
-            return OpDesc(tag=Ops.FETCH_A_SCALES.value)
+            return Ops.FETCH_A_SCALES.at()
         at -= Int(self.has_scales)
         if at < self.scale_words:
-            return OpDesc(tag=Ops.FETCH_B_SCALES.value, subtile=at)
+            return Ops.FETCH_B_SCALES.at(at)
         at -= self.scale_words
         if at < self.shape.n_tiles:
-            return OpDesc(tag=Ops.FETCH_LATE_B.value, subtile=at)
-        return OpDesc(tag=Ops.FETCH_EARLY_B.value, subtile=at - self.shape.n_tiles)
+            return Ops.FETCH_B.at(at)
+        return Ops.FETCH_EARLY_B.at(at - self.shape.n_tiles)
 
-    def operations[length: Int](self) -> Array[ScheduleEntry, length]:
-        """Returns the operations of a stage: `length()` of them."""
-        comptime Ops = InterleavedOps
-        var builder = EntryBuilder[length, Phase.KERNEL]()
+    def operations(self) -> Operations:
+        """Returns the operations of a stage."""
+        var operations = Operations()
         var n_tiles, steps, slots = self.shape.n_tiles, self.steps(), self.slots()
         for slot in range(slots):
-            builder.emit(OpDesc(tag=Ops.MULTIPLY.value, subtile=slot))
+            operations.append(Ops.MULTIPLY.at(slot))
             for load in range(self.loads()):
                 if self._place_of_load(load) % slots == slot:
-                    builder.emit(self._load(load))
+                    operations.append(self._load(load))
             if slot == self._slot_of_barrier():
-                builder.emit(OpDesc(tag=Ops.SYNC.value))
+                operations.append(Ops.SYNC.at())
             for step in range(self.fragments(), steps):
                 if self._slot_of_read(step) == slot:
-                    builder.emit(OpDesc(tag=Ops.READ.value, subtile=step))
+                    operations.append(Ops.READ.at(step))
             for step in range(self.fragments()):
                 if self._slot_of_next_read(step) == slot:
-                    builder.emit(OpDesc(tag=Ops.READ_NEXT.value, subtile=step))
+                    operations.append(Ops.READ_NEXT.at(step))
             for tile in range(self.shape.m_tiles if self.has_scales else 0):
                 if self._slot_of_scales(tile) == slot:
-                    builder.emit(OpDesc(tag=Ops.READ_SCALES.value, subtile=tile))
+                    operations.append(Ops.READ_SCALES.at(tile))
                 var apply = slots - 2 if tile == 0 else max(tile * n_tiles - 3, 0)
                 if apply == slot:
-                    builder.emit(OpDesc(tag=Ops.APPLY_SCALES.value, subtile=tile))
-        builder.emit(OpDesc(tag=Ops.NEXT.value))
-        return builder.entries.copy()
+                    operations.append(Ops.APPLY_SCALES.at(tile))
+        operations.append(Ops.NEXT.at())
+        return operations^

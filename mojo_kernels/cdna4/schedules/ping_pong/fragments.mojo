@@ -28,12 +28,7 @@ comptime SLICES = GROUP_TILES
 
 @fieldwise_init
 struct Ring[num_bytes: Int, depth: Int](TrivialRegisterPassable):
-    """Which of the places that stages, slices or phases take in turn.
-
-    Parameters:
-        num_bytes: Bytes of a place.
-        depth: Places.
-    """
+    """Which of the places that stages, slices or phases take in turn."""
 
     var index: Int32
     """Which stage, slice or phase, counted from the beginning of K."""
@@ -55,12 +50,7 @@ struct Ring[num_bytes: Int, depth: Int](TrivialRegisterPassable):
 
 @fieldwise_init
 struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
-    """Where a wave's lane reads its fragments and scales.
-
-    Parameters:
-        formats: What is multiplied.
-        m_tiles: Tiles of rows of a wave.
-    """
+    """Where a wave's lane reads its fragments and scales."""
 
     comptime Tile = PingPongTile[Self.formats, Self.m_tiles]
 

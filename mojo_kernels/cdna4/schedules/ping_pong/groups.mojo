@@ -21,7 +21,6 @@ from ...operands.memory import Bytes, Input, Output, bytes_of, quotient
 from ...epilogue.target import NO_BIAS, Target
 from ...types import ProductTypes
 from .operands import PingPongOperands
-from ...epilogue.store import bias_of_tiles, store_tiles
 from .shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_N
 
 
@@ -51,12 +50,7 @@ struct GroupedResult[
 ](TrivialRegisterPassable):
     """Where the sums of tiles go: to rows of their group, or gated and encoded.
 
-    Parameters:
-        types: What is multiplied.
-        m_tiles: Tiles of rows of a wave.
-        k_tail: Whether K may end within a stage.
-        grouping: Whose rows these are.
-        rounding: The scale rule of hidden numbers.
+    `rounding`: The scale rule of hidden numbers.
     """
 
     comptime Product = PingPongOperands[Self.types, Self.m_tiles, Self.k_tail, Self.grouping]
@@ -87,7 +81,7 @@ struct GroupedResult[
         var target = Target[DType.float32, Self.types.bias].of(
             self.values.unsafe_bitcast[Float32](), self._addend(product, tile), 0, product.n
         )
-        return bias_of_tiles[N_TILES](target, product.first_column(tile), lane)
+        return target.bias_of_tiles[N_TILES](product.first_column(tile), lane)
 
     @always_inline
     def _addend(self, product: Self.Product, tile: TileOfC) -> Bytes:
@@ -129,7 +123,7 @@ struct GroupedResult[
                 values.unsafe_offset(Int(tile.rows.first_row) * Int(n)),
                 self._addend(product, tile), num_rows, n,
             )  # fmt: skip
-            store_tiles(target, sums, none, first_row, first_column, lane)
+            target.store_tiles(sums, none, first_row, first_column, lane)
 
 
 @always_inline

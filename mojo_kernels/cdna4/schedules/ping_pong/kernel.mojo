@@ -53,19 +53,8 @@ from ...prologue.works import EncodedGroups, ReorderedScales
 from ...prologue.cooperative import Cooperative, Prologue, NoPrologue, CooperativeWork
 from .groups import GroupedResult, TileRecord, set_sums
 from .operands import PingPongOperands
-from ...epilogue.store import bias_of_tiles, rounded_tiles, store_rounded_tiles
-from .shape import (
-    COLUMNS,
-    N_TILES,
-    STAGE_BLOCKS,
-    THREADS,
-    WAVES,
-    WAVES_N,
-    grid_of,
-    has_tile,
-    rows_of,
-    workspace_of,
-)
+from .shape import COLUMNS, N_TILES, STAGE_BLOCKS, THREADS, WAVES, WAVES_N, grid_of, has_tile
+from .shape import rows_of, workspace_of
 
 comptime WAVES_PER_SIMD = 2
 """Waves that the kernel's registers must leave room for."""
@@ -113,12 +102,7 @@ def gemm_ping_pong[
     `preshuffled_cdna4`, or codes of both sides lie column by column; each tensor has less than
     2 GiB. The counters of the workspace are zero. Arguments that come first are preloaded.
 
-    Parameters:
-        types: What the kernel is compiled for; hidden numbers are rounded to its result.
-        m_tiles: Tiles of rows of a wave.
-        k_tail: Whether K may end within a stage.
-        grouping: Whose rows these are.
-        rounding: The scale rule of hidden numbers.
+    `rounding`: The scale rule of hidden numbers.
     """
     comptime Product = PingPongOperands[types, m_tiles, k_tail, grouping]
     comptime Tile = Product.MainLoop.Tile
@@ -222,22 +206,17 @@ def _multiply_tile[
         comptime assert not types.formats.are_columns, "tiles of rows lie one below the other"
         var scales = RowScales.of(product.a_scales, product.w_scales, m, n)
         scales.apply(loop.sums, first_row, first_column, own_lane)
-    var addend = bias_of_tiles[N_TILES](target, first_column, own_lane)
-    var values = rounded_tiles(target, loop.sums, addend)
+    var addend = target.bias_of_tiles[N_TILES](first_column, own_lane)
+    var values = target.rounded_tiles(loop.sums, addend)
     loop.leave(group)
-    store_rounded_tiles[row_of=MainLoop.Tile.first_row](
-        target, loop.sums, addend, values, first_row, first_column, own_lane
+    target.store_rounded_tiles[MainLoop.Tile.first_row](
+        loop.sums, addend, values, first_row, first_column, own_lane
     )
 
 
 @always_inline
 def _multiply_tiles[
-    types: ProductTypes,
-    m_tiles: Int,
-    k_tail: Bool,
-    grouping: Grouping,
-    rounding: Rounding,
-    //,
+    types: ProductTypes, m_tiles: Int, k_tail: Bool, grouping: Grouping, rounding: Rounding, //
 ](
     product: PingPongOperands[types, m_tiles, k_tail, grouping],
     result: GroupedResult[types, m_tiles, k_tail, grouping, rounding],
@@ -361,13 +340,7 @@ def launch_ping_pong[
 
 
 struct PingPongKernel[types: ProductTypes, m_tiles: Int, k_tail: Bool](ProductKernel):
-    """The kernel for one size of tile.
-
-    Parameters:
-        types: What it is compiled for.
-        m_tiles: Tiles of rows of a wave.
-        k_tail: Whether K may end within a stage.
-    """
+    """The kernel for one size of tile."""
 
     @staticmethod
     def supports(problem: Problem) -> Bool:

@@ -8,12 +8,7 @@ operation means for what the workgroup shares in LDS (fragments.mojo):
     sums        8 x 4 or 4 x 4 tiles of C
 """
 
-from max.gpu.sync import (
-    AMDScheduleBarrierMask,
-    s_waitcnt,
-    schedule_barrier,
-    schedule_group_barrier,
-)
+from max.gpu.sync import AMDScheduleBarrierMask, s_waitcnt, schedule_barrier, schedule_group_barrier
 from pipeline.types import OpDesc
 from std.memory import bitcast
 from std.sys.intrinsics import readfirstlane
@@ -22,20 +17,9 @@ from ....numbers.formats import Format
 from ....tiles import in_registers
 from ...chip import LOAD_BYTES, MAX_COUNT, PAIR, SUMS, TILE
 from ...instructions.lds import Lds
-from ...instructions.matrix import (
-    BlockCodes,
-    CODE_WORDS,
-    CodeTile,
-    PIECES,
-    SumTile,
-    Sums,
-    WordTile,
-    decoded_block,
-    multiply_codes,
-    multiply_floats,
-    multiply_tiles,
-    set_priority,
-)
+from ...instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, Sums, WordTile
+from ...instructions.matrix import decoded_block, multiply_codes, multiply_floats, multiply_tiles
+from ...instructions.matrix import set_priority
 from ...instructions.vector import zeros_of_a_branch
 from ...instructions.wave import workgroup_barrier
 from ...operands.memory import quotient, remainder
@@ -43,26 +27,17 @@ from ...types import Formats, KEPT
 from ...operands.columns import SharedColumns, settled
 from ...operands.shared import SharedCodes, SharedOperand, SharedRightSide
 from ...operands.shared import SharedScales, SharedWeights
-from .order import PingPong, PingPongOps
-from .shape import (
-    A_SCALE_BYTES,
-    COLUMNS,
-    N_TILES,
-    PingPongTile,
-    SCALE_BYTES,
-    SCALE_DEPTH,
-    WAVES,
-)
+from ..operations import Ops
+from .order import PingPong
+from .shape import A_SCALE_BYTES, COLUMNS, N_TILES, PingPongTile, SCALE_BYTES, SCALE_DEPTH, WAVES
 from .fragments import Reader, Ring, SLICES
 
 
 struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
     """A wave along K: its fragments, and the sums.
 
-    Parameters:
-        formats: What is multiplied.
-        m_tiles: Tiles of rows of a wave.
-        k_tail: Whether K may end within a stage.
+    `m_tiles`: Tiles of rows of a wave.
+    `k_tail`: Whether K may end within a stage.
     """
 
     comptime Tile = PingPongTile[Self.formats, Self.m_tiles]
@@ -190,22 +165,6 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
         self.reader.read_a[slice % Self.Tile.PLACE_SLICES, part, phase_slice](codes, self.a)
 
     @always_inline
-    def aim_b(mut self):
-        self.fetched_b = self.fetched_b.next()
-        self.weights.aim(self.fetched_b.index)
-
-    @always_inline
-    def aim_a(mut self):
-        self.fetched_a = self.fetched_a.next()
-        self.codes.aim(self.fetched_a.index)
-
-    @always_inline
-    def aim_scales(mut self):
-        self.fetched_scales = self.fetched_scales.next()
-        self.a_scale_source.aim(self.fetched_scales.index)
-        self.b_scale_source.aim(self.fetched_scales.index)
-
-    @always_inline
     def decode[work: Int](mut self):
         """Decodes half of the weights of a slice, which the first products need."""
         comptime if work == 0 and Self.k_tail:
@@ -315,49 +274,53 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
 
     @always_inline
     def fetch[op: OpDesc](mut self):
-        comptime if op.tag == PingPongOps.FETCH_B.value:
+        comptime if op.tag == Ops.FETCH_B.value:
             self.weights.fetch[op.subtile](self.weights_of(self.fetched_b))
-        elif op.tag == PingPongOps.FETCH_A.value:
+        elif op.tag == Ops.FETCH_A.value:
             self.codes.fetch[op.subtile](self.lds.unsafe_offset(Int(self.fetched_a.offset)))
-        elif op.tag == PingPongOps.FETCH_B_SCALES.value:
+        elif op.tag == Ops.FETCH_B_SCALES.value:
             var place = self.scales_of(self.fetched_scales).unsafe_offset(A_SCALE_BYTES)
             self.b_scale_source.fetch(place)
         else:
-            comptime assert op.tag == PingPongOps.FETCH_A_SCALES.value, "nobody fetches this"
+            comptime assert op.tag == Ops.FETCH_A_SCALES.value, "nobody fetches this"
             self.a_scale_source.fetch(self.scales_of(self.fetched_scales))
 
     @always_inline
     def perform[op: OpDesc](mut self):
         comptime tag = op.tag
-        comptime if tag == PingPongOps.READ.value:
+        comptime if tag == Ops.READ.value:
             self.read[op.subtile]()
-        elif tag == PingPongOps.MULTIPLY.value:
+        elif tag == Ops.MULTIPLY.value:
             self.multiply[op.subtile]()
-        elif tag == PingPongOps.DECODE.value:
+        elif tag == Ops.DECODE.value:
             self.decode[op.subtile]()
-        elif tag == PingPongOps.AIM_B.value:
-            self.aim_b()
-        elif tag == PingPongOps.AIM_A.value:
-            self.aim_a()
-        elif tag == PingPongOps.AIM_SCALES.value:
-            self.aim_scales()
-        elif tag == PingPongOps.REWIND.value:
+        elif tag == Ops.AIM_B.value:
+            self.fetched_b = self.fetched_b.next()
+            self.weights.aim(self.fetched_b.index)
+        elif tag == Ops.AIM_A.value:
+            self.fetched_a = self.fetched_a.next()
+            self.codes.aim(self.fetched_a.index)
+        elif tag == Ops.AIM_SCALES.value:
+            self.fetched_scales = self.fetched_scales.next()
+            self.a_scale_source.aim(self.fetched_scales.index)
+            self.b_scale_source.aim(self.fetched_scales.index)
+        elif tag == Ops.REWIND.value:
             self.fetched_scales = Self.ScalePlace.before_first()
-        elif tag == PingPongOps.NEXT_B.value:
+        elif tag == Ops.NEXT_B.value:
             self.used_b = self.used_b.next()
-        elif tag == PingPongOps.NEXT_A.value:
+        elif tag == Ops.NEXT_A.value:
             self.used_a = self.used_a.next()
-        elif tag == PingPongOps.NEXT_SCALES.value:
+        elif tag == Ops.NEXT_SCALES.value:
             self.used_scales = self.used_scales.next()
-        elif tag == PingPongOps.WAIT_VM.value:
+        elif tag == Ops.WAIT_VM.value:
             s_waitcnt[vmcnt=UInt32(op.wait_value), lgkmcnt=0]()
-        elif tag == PingPongOps.BARRIER.value:
+        elif tag == Ops.BARRIER.value:
             workgroup_barrier()
-        elif tag == PingPongOps.SET_PRIO.value:
+        elif tag == Ops.SET_PRIO.value:
             set_priority[op.wait_value]()
         else:
             self.fetch[op]()
-        comptime if not PingPongOps(tag).is_scalar():
+        comptime if not Ops(tag).is_scalar():
             schedule_barrier()
 
     @always_inline
@@ -437,12 +400,12 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
         var slices = num_slices if CAN_END else num_slices + Int32(SLICES - 1)
         for _ in range(quotient[SLICES](slices)):
             comptime for i in range(len(steady)):
-                comptime if multiplies or not PingPongOps(steady[i].tag).is_of_products():
+                comptime if multiplies or not Ops(steady[i].tag).is_of_products():
                     self.perform[steady[i]]()
         comptime if CAN_END:
             if remainder[SLICES](slices) != 0:
                 comptime for i in range(len(last)):
-                    comptime if multiplies or not PingPongOps(last[i].tag).is_of_products():
+                    comptime if multiplies or not Ops(last[i].tag).is_of_products():
                         self.perform[last[i]]()
 
     @always_inline

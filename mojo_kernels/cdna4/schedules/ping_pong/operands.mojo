@@ -23,14 +23,7 @@ from .main_loop import PingPongLoop
 struct PingPongOperands[types: ProductTypes, m_tiles: Int, k_tail: Bool, grouping: Grouping](
     TrivialRegisterPassable
 ):
-    """Both sides.
-
-    Parameters:
-        types: What is multiplied.
-        m_tiles: Tiles of rows of a wave.
-        k_tail: Whether K may end within a stage.
-        grouping: Whose rows these are.
-    """
+    """Both sides."""
 
     comptime MainLoop = PingPongLoop[Self.types.formats, Self.m_tiles, Self.k_tail]
     comptime Codes = Self.MainLoop.Rows

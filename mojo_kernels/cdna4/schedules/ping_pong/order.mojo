@@ -28,59 +28,14 @@ flight what it and the one before have fetched, but for weights that the next on
 of a small tile is one phase, and LDS holds three.
 """
 
-from pipeline.types import OpDesc, ScheduleOps
+from pipeline.types import OpDesc
 
 from ...chip import GROUP_TILES
+from ..operations import Operations, Ops
 from .shape import AHEAD
 
 comptime SLICES = GROUP_TILES
 """Slices of a stage."""
-comptime Operations = List[OpDesc]
-"""What a wave does, in order."""
-
-
-@fieldwise_init
-struct PingPongOps(ScheduleOps, TrivialRegisterPassable):
-    """What a wave does; barriers, waits and priorities are the framework's."""
-
-    var value: Int
-
-    comptime READ = Self(0)
-    """Read the fragments of piece of work `subtile`, before the first also the scales."""
-    comptime FETCH_B = Self(1)
-    """Start loading part `subtile` of the weights of the next phase, or slice."""
-    comptime FETCH_A = Self(2)
-    """Start loading part `subtile` of the activations of the next place."""
-    comptime FETCH_B_SCALES = Self(3)
-    """Start loading the scales of the weights of the next stage."""
-    comptime FETCH_A_SCALES = Self(4)
-    """Start loading the scales of the activations of the next stage."""
-    comptime MULTIPLY = Self(5)
-    """Multiply piece of work `subtile`."""
-    comptime DECODE = Self(13)
-    """Decode the weights that piece of work `subtile` has read."""
-    comptime AIM_B = Self(6)
-    """Turn to the next phase's weights to fetch."""
-    comptime AIM_A = Self(7)
-    """Turn to the next place of activations to fetch."""
-    comptime AIM_SCALES = Self(8)
-    """Turn to the next stage of scales to fetch."""
-    comptime NEXT_B = Self(9)
-    """Turn to the next phase's weights to read."""
-    comptime NEXT_A = Self(10)
-    """Turn to the next place of activations to read."""
-    comptime NEXT_SCALES = Self(11)
-    """Turn to the next stage of scales to read."""
-    comptime REWIND = Self(12)
-    """Turn back, so that the next stage of scales to fetch is the first."""
-
-    def is_of_products(self) -> Bool:
-        """Says whether the operation is only for who multiplies."""
-        return self.value in (Self.READ.value, Self.DECODE.value, Self.MULTIPLY.value)
-
-    def is_scalar(self) -> Bool:
-        """Says whether the operation may be spread among the ones that follow."""
-        return Self.AIM_B.value <= self.value <= Self.REWIND.value
 
 
 @fieldwise_init
@@ -137,33 +92,31 @@ struct PingPong(TrivialRegisterPassable):
 
     def weights(self) -> Operations:
         """Returns the operations that fetch the first weights and their scales."""
-        comptime Ops = PingPongOps
         var operations = Operations()
         for place in range(AHEAD):
-            operations.append(OpDesc(tag=Ops.AIM_SCALES.value))
+            operations.append(Ops.AIM_SCALES.at())
             if self.of_b_scales > 0:
-                operations.append(OpDesc(tag=Ops.FETCH_B_SCALES.value))
-            operations.append(OpDesc(tag=Ops.AIM_B.value))
+                operations.append(Ops.FETCH_B_SCALES.at())
+            operations.append(Ops.AIM_B.at())
             for part in range(self.parts - self.late_parts(place)):
-                operations.append(OpDesc(tag=Ops.FETCH_B.value, subtile=part))
-        operations.append(OpDesc(tag=Ops.REWIND.value))
+                operations.append(Ops.FETCH_B.at(part))
+        operations.append(Ops.REWIND.at())
         return operations^
 
     def activations(self) -> Operations:
         """Returns the operations that fetch the first activations."""
-        comptime Ops = PingPongOps
         var operations = Operations()
         for place in range(AHEAD):
-            operations.append(OpDesc(tag=Ops.AIM_SCALES.value))
-            operations.append(OpDesc(tag=Ops.AIM_A.value))
+            operations.append(Ops.AIM_SCALES.at())
+            operations.append(Ops.AIM_A.at())
             if self.of_a_scales > 0:
-                operations.append(OpDesc(tag=Ops.FETCH_A_SCALES.value))
+                operations.append(Ops.FETCH_A_SCALES.at())
             for part in range(self.fetches - self.late_parts(place)):
-                operations.append(OpDesc(tag=Ops.FETCH_A.value, subtile=part))
-        operations.append(OpDesc(tag=Ops.AIM_SCALES.value))
+                operations.append(Ops.FETCH_A.at(part))
+        operations.append(Ops.AIM_SCALES.at())
         if self.parts == 1:
-            operations.append(OpDesc(tag=Ops.AIM_A.value))
-            operations.append(OpDesc(tag=Ops.AIM_B.value))
+            operations.append(Ops.AIM_A.at())
+            operations.append(Ops.AIM_B.at())
         return operations^
 
     def later_loads(self) -> Int:
@@ -190,51 +143,49 @@ struct PingPong(TrivialRegisterPassable):
         for phase in range(count):
             self._move(operations, phase)
             if self.decodes and phase % self.parts == 0:
-                operations.append(OpDesc(tag=PingPongOps.DECODE.value, subtile=phase))
+                operations.append(Ops.DECODE.at(phase))
             operations.append(OpDesc.wait_vm_n(self.loads_in_flight(phase)))
             operations.append(OpDesc.barrier())
-            operations.append(OpDesc(tag=PingPongOps.SET_PRIO.value, wait_value=1))
+            operations.append(OpDesc(tag=Ops.SET_PRIO.value, wait_value=1))
             self._multiply(operations, phase)
-            operations.append(OpDesc(tag=PingPongOps.SET_PRIO.value, wait_value=0))
+            operations.append(OpDesc(tag=Ops.SET_PRIO.value, wait_value=0))
             operations.append(OpDesc.barrier())
         return operations^
 
     def _move(self, mut operations: Operations, phase: Int):
         """Adds what a phase reads and fetches."""
-        comptime Ops = PingPongOps
         # Of a slice the part that the phase before has read.
         var part = (phase + 1) % self.parts
-        var fetch_b = OpDesc(tag=Ops.FETCH_B.value, subtile=part)
+        var fetch_b = Ops.FETCH_B.at(part)
         for i in range(self.phase_slices):
             var work = phase * self.phase_slices + i
             var a_part = work if self.place_slices == SLICES else part
-            var fetch_a = OpDesc(tag=Ops.FETCH_A.value, subtile=a_part)
+            var fetch_a = Ops.FETCH_A.at(a_part)
             operations.append(fetch_a if self.ends_slices(phase) else fetch_b)
-            operations.append(OpDesc(tag=Ops.READ.value, subtile=work))
+            operations.append(Ops.READ.at(work))
         if phase == 0 and self.of_b_scales > 0:
-            operations.append(OpDesc(tag=Ops.FETCH_B_SCALES.value))
+            operations.append(Ops.FETCH_B_SCALES.at())
         if phase == self.phases() - 1 and self.of_a_scales > 0:
-            operations.append(OpDesc(tag=Ops.FETCH_A_SCALES.value))
+            operations.append(Ops.FETCH_A_SCALES.at())
         if self.ends_slices(phase):
             operations.append(fetch_b)
         else:
-            operations.append(OpDesc(tag=Ops.FETCH_A.value, subtile=part))
+            operations.append(Ops.FETCH_A.at(part))
 
     def _multiply(self, mut operations: Operations, phase: Int):
         """Adds what a phase multiplies, and where the next ones turn to."""
-        comptime Ops = PingPongOps
         for i in range(self.phase_slices):
             var work = phase * self.phase_slices + i
             var place_works = self.place_slices * self.parts
             if i == 0 and phase % self.parts == 0:
-                operations.append(OpDesc(tag=Ops.AIM_B.value))
+                operations.append(Ops.AIM_B.at())
             if i == 0 and self.ends_slices(phase):
-                operations.append(OpDesc(tag=Ops.NEXT_B.value))
+                operations.append(Ops.NEXT_B.at())
             if work == SLICES * self.parts - 1:
-                operations.append(OpDesc(tag=Ops.AIM_SCALES.value))
-                operations.append(OpDesc(tag=Ops.NEXT_SCALES.value))
+                operations.append(Ops.AIM_SCALES.at())
+                operations.append(Ops.NEXT_SCALES.at())
             if work % self.place_slices == self.place_slices - 1 and phase % self.parts == 0:
-                operations.append(OpDesc(tag=Ops.AIM_A.value))
+                operations.append(Ops.AIM_A.at())
             if work % place_works == place_works - 1:
-                operations.append(OpDesc(tag=Ops.NEXT_A.value))
-            operations.append(OpDesc(tag=Ops.MULTIPLY.value, subtile=work))
+                operations.append(Ops.NEXT_A.at())
+            operations.append(Ops.MULTIPLY.at(work))

@@ -57,9 +57,7 @@ comptime THREADS = WAVES * LANES
 struct PingPongTile[formats: Formats, m_tiles: Int]:
     """The size of a workgroup's tile of C, and what follows from it.
 
-    Parameters:
-        formats: What is multiplied.
-        m_tiles: Tiles of rows of a wave.
+    `m_tiles`: Tiles of rows of a wave.
     """
 
     comptime ROWS = rows_of(Self.m_tiles)

@@ -137,15 +137,11 @@ def multiply_tile[
         if tile < Int32(shape.tiles()):
             var m_tile, n_tile = shape.corner(tile)
             var row, column = (m_tile0 + m_tile) * TILE, (n_tile0 + n_tile) * TILE
-            target.store_part[0, SUMS](sums[i], bias[i], row, column, lane)
+            target.store(sums[i], bias[i], row, column, lane)
 
 
 struct _OwnScales[shape: StreamingShape]:
-    """The scales of the rows and columns of the tiles that a wave finishes.
-
-    Parameters:
-        shape: How a workgroup cuts its work.
-    """
+    """The scales of the rows and columns of the tiles that a wave finishes."""
 
     var rows: RegisterTile[DType.float32, 1, Self.shape.own_tiles()]
     var columns: SumTile[Self.shape.own_tiles()]
@@ -230,13 +226,7 @@ def gemm_streaming[
     limit: Argument[Float32, grouping.is_gated],
     alpha: Argument[Float32, grouping.is_gated],
 ):
-    """Multiplies: C = A @ W.T + bias, of each group by the weights of its own.
-
-    Parameters:
-        types: What the kernel is compiled for.
-        shape: How a workgroup cuts its work.
-        grouping: Whose rows these are.
-    """
+    """Multiplies: C = A @ W.T + bias, of each group by the weights of its own."""
     comptime LEFT = types.formats.left
     comptime TILE_ROWS = shape.m_tiles * TILE
     comptime C = Target[types.out, types.bias]
@@ -324,7 +314,7 @@ def _clear[shape: StreamingShape](target: Target[_, NO_BIAS], lane: Int32):
         if tile < Int32(shape.tiles()):
             var m_tile, n_tile = divmod(tile, Int32(shape.n_tiles))
             var column = first_column + n_tile * TILE
-            target.store_part[0, SUMS](Sums(0), Sums(0), m_tile * TILE, column, lane)
+            target.store(Sums(0), Sums(0), m_tile * TILE, column, lane)
 
 
 def launch_streaming[
@@ -357,12 +347,7 @@ def launch_streaming[
 
 
 struct StreamingKernel[types: ProductTypes, shape: StreamingShape](ProductKernel):
-    """The dense kernel for one cut.
-
-    Parameters:
-        types: What it is compiled for.
-        shape: How a workgroup cuts its work.
-    """
+    """The dense kernel for one cut."""
 
     @staticmethod
     def supports(problem: Problem) -> Bool:

@@ -19,42 +19,24 @@ of 32 rows, 32 columns and 256 along K. Floats that are kept lie there already, 
 
 from layout import Coord, Idx
 from max.gpu.sync import s_waitcnt, schedule_barrier
-from pipeline.pipeline_dsl import ScheduleEntry
-from pipeline.types import Phase
+from pipeline.types import OpDesc
 
 from ....numbers.formats import Format
 from ....numbers.scales import Scale
 from ....tiles import RegisterTile, in_registers
 from ...chip import LANES, PIECE_BYTES, SUMS, WORD_SCALES
-from ...instructions.lds import (
-    Lds,
-    PIECE_WORDS,
-    SharedPieces,
-    bytes_at,
-    pieces_at,
-    read_piece,
-    read_word,
-    words_at,
-    write_byte,
-    write_piece,
-    write_word,
-)
-from ...instructions.matrix import (
-    BlockCodes,
-    CODE_WORDS,
-    CodeTile,
-    PIECES,
-    SumTile,
-    WordTile,
-    multiply_tiles,
-)
+from ...instructions.lds import Lds, PIECE_WORDS, SharedPieces, bytes_at, pieces_at, read_piece
+from ...instructions.lds import read_word, words_at, write_byte, write_piece, write_word
+from ...instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, WordTile
+from ...instructions.matrix import multiply_tiles
 from ...instructions.wave import workgroup_barrier
 from ...operands.activations import ActivationSource
 from ...operands.encode import EncodedBlock
 from ...operands.memory import quotient
 from ...operands.weights import WeightFragments
 from ...types import KEPT
-from .order import Stream, StreamOps
+from ..operations import Ops
+from .order import Stream
 from .shape import StreamingLds, StreamingShape
 
 
@@ -155,10 +137,8 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
             write_word(scales, Coord(Idx[stage], tile, self.lane), scale)
 
     @always_inline
-    def fetch[stage: Int, is_first: Bool](mut self):
+    def fetch[stage: Int](mut self):
         """Starts the loads of the activations of the next chunk."""
-        comptime if is_first:
-            self.source.settle(self.lane)
         comptime for step in range(Self.OWN):
             self.fetch_tile[stage, step]()
             schedule_barrier()
@@ -290,37 +270,37 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
             )
 
     @always_inline
-    def perform[entry: ScheduleEntry](mut self):
-        comptime tag = entry.op.tag
-        comptime stage = entry.op.stage
-        comptime if tag == StreamOps.FETCH.value:
-            comptime is_first = stage == 0 and entry.phase == Phase.PROLOGUE
-            self.fetch[stage, is_first]()
-        elif tag == StreamOps.FETCH_WEIGHTS.value:
+    def perform[op: OpDesc](mut self):
+        comptime tag = op.tag
+        comptime stage = op.stage
+        comptime if tag == Ops.FETCH_A.value:
+            self.fetch[stage]()
+        elif tag == Ops.FETCH_B.value:
             self.fetch_weights[stage]()
-        elif tag == StreamOps.ENCODE.value:
-            self.encode[stage, entry.op.subtile]()
-        elif tag == StreamOps.SYNC.value:
+        elif tag == Ops.ENCODE.value:
+            self.encode[stage, op.subtile]()
+        elif tag == Ops.SYNC.value:
             s_waitcnt[lgkmcnt=0]()
             workgroup_barrier()
             schedule_barrier()
-        elif tag == StreamOps.READ.value:
+        elif tag == Ops.READ.value:
             self.read[stage]()
-        elif tag == StreamOps.MULTIPLY.value:
-            self.multiply[stage, entry.op.subtile]()
-        elif tag == StreamOps.RELEASE.value:
+        elif tag == Ops.MULTIPLY.value:
+            self.multiply[stage, op.subtile]()
+        elif tag == Ops.RELEASE.value:
             s_waitcnt[lgkmcnt=0]()
             schedule_barrier()
         else:
-            comptime assert tag == StreamOps.WAIT_VM.value, "an operation nobody carries out"
-            s_waitcnt[vmcnt=UInt32(entry.op.wait_value)]()
+            comptime assert tag == Ops.WAIT_VM.value, "an operation nobody carries out"
+            s_waitcnt[vmcnt=UInt32(op.wait_value)]()
             schedule_barrier()
 
     @always_inline
     def start(mut self):
-        comptime length = Self.STREAM.prologue_length()
-        comptime prologue = Self.STREAM.prologue[length]()
-        comptime for i in range(length):
+        """Starts the loads of the first chunks."""
+        self.source.settle(self.lane)
+        comptime prologue = Self.STREAM.prologue()
+        comptime for i in range(len(prologue)):
             self.perform[prologue[i]]()
 
     @always_inline
@@ -328,13 +308,11 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
         """Runs along K; `num_chunks` is a multiple of the depth."""
         self.source.settle_block(self.lane)
         comptime if not Self.shape.up_front:
-            comptime length = Self.STREAM.steady_length()
-            comptime steady = Self.STREAM.steady[length]()
+            comptime steady = Self.STREAM.steady()
             for _ in range(quotient[Self.shape.depth](num_chunks) - 1):
-                comptime for i in range(length):
+                comptime for i in range(len(steady)):
                     self.perform[steady[i]]()
 
-        comptime length = Self.STREAM.epilogue_length()
-        comptime epilogue = Self.STREAM.epilogue[length]()
-        comptime for i in range(length):
+        comptime epilogue = Self.STREAM.epilogue()
+        comptime for i in range(len(epilogue)):
             self.perform[epilogue[i]]()
