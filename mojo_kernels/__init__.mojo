@@ -235,13 +235,12 @@ Hopper's builds on the room of any GPU.
             groups.mojo           which rows and whose weights, from sizes or ids
             slots.mojo            rows of slots added up
         host/                 what the host decides; no kernel, no instruction
-            gemm.mojo             who takes a product, and grids, by kernel
+            gemm.mojo             who takes a product, by what both sides have; grids, by main loop
             workspace.mojo        workspaces, by kernel
-            moe.mojo              the same for experts: tiles, lists, grids, workspaces
-            choices.mojo          which kernel, which plan, why
+            moe.mojo              the same for experts: kernel, tiles, lists, grids, workspaces
+            choices.mojo          which plan a product gets, why, and the workspace that it is lent
             costs.mojo            what a plan is expected to take
             measured.mojo         the table: costs fitted to times on the device
-            plans.mojo            the plan and the workspace that a product gets
             explain.mojo          what is launched, in words and numbers
 
     bindings/             who calls: thin, no maths

@@ -36,7 +36,7 @@ from ..cpu.max_runtime import RuntimeTeam
 from ..cpu.quantize import dequantize, quantize
 from ..cpu.rows import FloatRows
 from ..calls import DequantizeCall, QuantizeCall
-from ..hopper.host import plans
+from ..hopper.host import choices
 from ..hopper.plan import Plan
 from ..launch.context_queue import ContextQueue
 from ..layouts import LAYOUTS, Plain, PreshuffledCdna4
@@ -341,8 +341,10 @@ def _multiply_on_nvidia[known: Known](problem: Problem, context: DeviceContext) 
     var plan = Plan.PORTABLE
     var space = nvidia.workspace_of(problem.m, problem.n, problem.k)
     comptime if has_hopper():
-        plan = plans.plan_of(problem, None)
-        space = plans.lent(problem.m, problem.n, problem.k, left.format, right.format, right.layout)
+        plan = choices.plan_of(problem, None)
+        space = choices.lent(
+            problem.m, problem.n, problem.k, left.format, right.format, right.layout
+        )
     var workspace = context.enqueue_create_buffer[DType.uint8](max(1, space.num_bytes()))
     var queue = ContextQueue(context)
     queue.lent = Int(workspace.unsafe_ptr())

@@ -40,11 +40,10 @@ from mojo_kernels.cdna4.host.explain import (
 from mojo_kernels.cdna4.host.experts import LayerTypes
 from mojo_kernels.cdna4.host.table import CHOICES, plan_named
 from mojo_kernels.cdna4.types import Formats, ProductTypes, has_kernels, unsupported
-from mojo_kernels.hopper.host.choices import candidates
-from mojo_kernels.hopper.host.costs import Pair
+from mojo_kernels.hopper.host.choices import candidates, forced_plan, lent, plan_of
 from mojo_kernels.hopper.host.explain import ExpertsQuestion, explain as explain_hopper
 from mojo_kernels.hopper.host.explain import explain_experts
-from mojo_kernels.hopper.host.plans import forced_plan, lent, plan_of
+from mojo_kernels.hopper.host.gemm import Pair
 from mojo_kernels.launch.grid import Explained
 from mojo_kernels.numbers.gates import Gate
 from mojo_kernels.numbers.rounding import Rounding

@@ -10,9 +10,9 @@ from ..problem import ANY, Known, Problem
 from ..simt import dispatch as portable
 from ..simt.quantize import quantize as quantize_portably
 from . import gemm_rs_bf16 as rs_bf16, quantize as fast
-from .host.gemm import aligned_may_take, mapped_may_take
-from .plan import Kernel, OperandType, Plan, may_take_operands
-from .prepare.launch import launch_bf16, launch_e4m3, launch_e5m2, launch_float_scaled
+from .host.gemm import takes_float_scales, takes_mxfp4_weights, takes_mxfp8
+from .plan import Kernel, OperandType, Plan
+from .prepare.launch import launch_float_scaled, launch_prepared
 from .streaming import kernel as streaming
 
 
@@ -25,19 +25,21 @@ def launch[
     """
     if plan.kernel == Kernel.PORTABLE:
         return portable.launch[known](problem, queue, is_lent)
-    comptime if may_take_operands[known]():
+    comptime LEFT = known.left_format
+    comptime RIGHT = known.right_format
+    comptime if takes_mxfp4_weights(LEFT, RIGHT, known.layout):
         if plan.kernel == Kernel.STREAM:
             return streaming.launch(problem, plan, queue)
         if plan.kernel == Kernel.RS_BF16:
             return rs_bf16.launch(problem, plan, queue)
         if plan.kernel.operand == OperandType.E5M2:
-            return launch_e5m2(problem, plan, queue)
+            return launch_prepared[OperandType.E5M2](problem, plan, queue)
         if plan.kernel == Kernel.SS_BF16:
-            return launch_bf16(problem, plan, queue)
-    comptime if aligned_may_take[known]():
+            return launch_prepared[OperandType.BF16](problem, plan, queue)
+    comptime if takes_mxfp8(LEFT, RIGHT, known.layout):
         if plan.kernel in (Kernel.RS_E4M3, Kernel.SS_E4M3_PREPARED):
-            return launch_e4m3(problem, plan, queue)
-    comptime if mapped_may_take[known]():
+            return launch_prepared[OperandType.E4M3](problem, plan, queue)
+    comptime if takes_float_scales(LEFT, RIGHT, known.layout):
         if plan.kernel == Kernel.SS_E4M3:
             return launch_float_scaled(problem, plan, queue)
     portable.launch[known](problem, queue, is_lent)

@@ -41,7 +41,7 @@ from .epilogue.target import Part, TileOfC
 from .epilogue.warp_rows import WARP_HIDDEN, room_of, store_hidden_rows, store_warp_rows
 from .host.gemm import grid_of_rs_bf16
 from .host.moe import HIDDEN
-from .host.workspace import PADDED, bf16_bytes, flags_of_row, is_shared, workspace_of_rs_bf16
+from .host.workspace import PADDED, bf16_bytes, flags_of_row, is_shared, workspace_of
 from .instructions.shared_memory import load_word, shared_base
 from .instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from .instructions.wgmma import Accumulator, limit_registers
@@ -328,12 +328,11 @@ struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassabl
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Expands the activations, and multiplies; stream-K if stages are few enough for it."""
     comptime for rows in SPLIT_K_ROWS:
-        if plan.is_middle() and plan.tokens == rows:
+        if plan.has_split_k_consumers() and plan.tokens == rows:
             return _launch[RsConfig.split_k(rows), Schedule.CEILED_CLUSTERS](problem, plan, queue)
     if not is_shared(problem.m, problem.n, problem.k, plan):
-        return _launch[RsConfig.many(Plan.MANY.tokens), Schedule.CLUSTERS](
-            problem, Plan.MANY, queue
-        )
+        comptime PLAN = Plan.PERSISTENT_RS_BF16
+        return _launch[RsConfig.many(PLAN.tokens), Schedule.CLUSTERS](problem, PLAN, queue)
     comptime for rows in STREAM_K_ROWS:
         if plan.tokens == rows:
             return _launch[RsConfig.many(rows), Schedule.STREAM_K](problem, plan, queue)
@@ -345,7 +344,7 @@ def _launch[
 ](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Does so with one setting."""
     var m, n, k = problem.m, problem.n, problem.k
-    var workspace = queue.workspace(workspace_of_rs_bf16(m, n, k, plan))
+    var workspace = queue.workspace(workspace_of(m, n, k, plan))
     var tiles = plan.tiles(m, n).num_tiles() if schedule == Schedule.STREAM_K else 0
     var fix_up_at = workspace + align_up(bf16_bytes(m, k), PADDED)
     var staged = prepare_bf16(problem, config.rows, workspace, fix_up_at, GROUPS * tiles, queue)

@@ -20,7 +20,7 @@ from .epilogue.reduce import Cluster
 from .accumulator import PartPlace
 from .epilogue.ss import finish, store_columns, store_parts
 from .epilogue.store_warp import StorePipeline
-from .host.gemm import Scaling, grid_of_mapped
+from .host.gemm import Scaling, grid_of_ss
 from .instructions.shared_memory import prefetch_map, shared_base
 from .instructions.warp import keep_branch, keep_here, lane_here
 from .instructions.wgmma import limit_registers
@@ -142,7 +142,7 @@ def launch[
 ) raises:
     """Launches the kernel for rows of both sides."""
     queue.launch[gemm_ss[Operands, rows]](
-        grid_of_mapped(problem.m, problem.n, plan),
+        grid_of_ss(problem.m, problem.n, plan),
         queue.tensor_map(left),
         queue.tensor_map(right),
         operands,

@@ -28,24 +28,21 @@ from .experts.groups import Lists
 from .experts.slots import Places
 from .gemm_rs_bf16 import gemm_rs_bf16
 from .gemm_rs_fp8 import gemm_rs_fp8
-from .host.gemm import MXFP8
 from .host.moe import (
     Memory,
     TILE_ROWS,
     grid_of_begin,
-    grid_of_bytes,
     grid_of_lists,
     grid_of_stages,
     grid_of_tiles,
+    kernel_of,
     may_take_operands,
-    num_groups_of,
-    streaming_takes,
-    supports,
+    column_tiles_of,
     workspace_of,
 )
 from .host.workspace import ALL_ROWS, LANE_CHUNKS, MANY_CHUNKS
 from .layout import TILE_ROWS as WEIGHT_ROWS
-from .plan import OperandType
+from .plan import Kernel, OperandType
 from .prepare.bf16 import prepare_bf16_places
 from .prepare.experts import Matrices, begin_groups, begin_slots
 from .prepare.kernel import TilesOfB, launch_prepare
@@ -60,9 +57,10 @@ from .streaming import kernel as streaming
 def multiply_grouped[known: Known](problem: GroupedProblem, mut queue: Some[Queue]) raises:
     """Launches a grouped product."""
     comptime if may_take_operands[known]():
-        if supports(problem):
-            if streaming_takes(problem):
-                return streaming.multiply_grouped(problem, queue)
+        var kernel = kernel_of(problem)
+        if kernel == Kernel.STREAM:
+            return streaming.multiply_grouped(problem, queue)
+        if kernel != Kernel.PORTABLE:
             return _multiply_grouped(problem, queue)
     portable.multiply_grouped[known](problem, queue)
 
@@ -72,9 +70,10 @@ def multiply_experts[
 ](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     """Launches a layer of experts."""
     comptime if may_take_operands[known_gate_up]() and may_take_operands[known_down]():
-        if supports(problem):
-            if streaming_takes(problem):
-                return streaming.multiply_experts(problem, queue)
+        var kernel = kernel_of(problem)
+        if kernel == Kernel.STREAM:
+            return streaming.multiply_experts(problem, queue)
+        if kernel != Kernel.PORTABLE:
             return _multiply_experts(problem, queue)
     portable.multiply_experts[known_gate_up, known_down](problem, queue)
 
@@ -87,9 +86,9 @@ def _multiply_grouped(problem: GroupedProblem, mut queue: Some[Queue]) raises:
         problem.left, problem.experts, problem.n, problem.k, memory.first, memory.lists.marks
     )
     # Rows of A that become bytes are found by the places of lists.
-    var lists = Lists.at(memory.lists, are_gathered=memory.is_bytes)
+    var lists = Lists.at(memory.lists, are_gathered=memory.is_fp8())
     var sizes, tile_rows = Groups(problem), UInt32(memory.tile_rows)
-    if memory.is_bytes:
+    if memory.is_fp8():
         var matrices = product.matrices(lists)
         var grid = grid_of_begin(Int(matrices.num_tiles()))
         queue.launch[begin_groups](grid, sizes, lists, tile_rows, matrices)
@@ -111,7 +110,7 @@ def _multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     var down = _Product(left, problem.down, width, inner, memory.second, marks)
     var lists = Lists.at(memory.lists, are_gathered=True)
     var routing, tile_rows = Slots(problem.routing), UInt32(memory.tile_rows)
-    if memory.is_bytes:
+    if memory.is_fp8():
         var first, second = gate_up.matrices(lists), down.matrices(lists)
         var grid = grid_of_begin(Int(first.num_tiles() + second.num_tiles()))
         queue.launch[begin_slots](grid, routing, lists, tile_rows, first, second)
@@ -157,11 +156,11 @@ struct _Product(TrivialRegisterPassable):
         is_gated: Bool
     ](self, memory: Memory, lists: Lists, target: Target, mut queue: Some[Queue]) raises:
         """Launches the preparation of rows, and the product."""
-        if not memory.is_bytes:
+        if not memory.is_fp8():
             return self._launch_bf16[is_gated](memory, lists, target, queue)
-        if self.left.format == MXFP8:
-            return self._launch_bytes[OperandType.E4M3, is_gated](lists, target, queue)
-        self._launch_bytes[OperandType.E5M2, is_gated](lists, target, queue)
+        if memory.kernel == Kernel.RS_E4M3:
+            return self._launch_fp8[OperandType.E4M3, is_gated](memory, lists, target, queue)
+        self._launch_fp8[OperandType.E5M2, is_gated](memory, lists, target, queue)
 
     def _launch_bf16[
         is_gated: Bool
@@ -180,20 +179,20 @@ struct _Product(TrivialRegisterPassable):
             flags,
             UInt32(num_places),
         )
-        var column_tiles = num_groups_of(Int(target.rows.columns), is_gated)
+        var column_tiles = column_tiles_of(Int(target.rows.columns), is_gated)
         var weights = ExpertWeights(self.experts, self.n)
         comptime gating = Gating.EITHER if is_gated else Gating.NONE
         comptime for rows in TILE_ROWS:
             if memory.tile_rows == rows:
                 comptime Product = GroupedProduct[rows, gating]
                 queue.launch[gemm_rs_bf16[RsConfig.grouped(rows), Product]](
-                    grid_of_tiles(rows, num_tiles, column_tiles),
+                    grid_of_tiles(memory.kernel, rows, num_tiles, column_tiles),
                     rows_of_a, flags, a, weights, target, lists, UInt32(1),
                 )  # fmt: skip
 
-    def _launch_bytes[
+    def _launch_fp8[
         operand: OperandType, is_gated: Bool
-    ](self, lists: Lists, target: Target, mut queue: Some[Queue]) raises:
+    ](self, memory: Memory, lists: Lists, target: Target, mut queue: Some[Queue]) raises:
         comptime Rows = Self.Rows[operand]
         comptime MOST_CHUNKS = LANE_CHUNKS if operand == OperandType.E4M3 else MANY_CHUNKS
         var a = Activations(self.left, self.k)
@@ -203,14 +202,16 @@ struct _Product(TrivialRegisterPassable):
         )
         launch_prepare(a, TilesOfB.none(), operands, places, queue)
         var is_halves = is_gated and not target.gate().is_interleaved()
-        var column_tiles = num_groups_of(Int(target.rows.columns), is_gated)
+        var column_tiles = column_tiles_of(Int(target.rows.columns), is_gated)
         var weights = ExpertWeights(self.experts, self.n)
+        var num_tiles = Int(lists.num_tiles)
+        var grid = grid_of_tiles(memory.kernel, memory.tile_rows, num_tiles, column_tiles)
         comptime for gating in [Gating.NONE, Gating.NEIGHBOURS, Gating.HALVES]:
             comptime if (gating != Gating.NONE) == is_gated:
                 if is_halves == (gating == Gating.HALVES):
                     comptime Product = GroupedProduct[EXPERT_CAPACITY, gating]
                     queue.launch[gemm_rs_fp8[Rows, Product]](
-                        grid_of_bytes(Rows.SCALES_STAGES, Int(lists.num_tiles), column_tiles),
+                        grid,
                         operands,
                         a,
                         Product(weights, target, UInt32(1), lists),

@@ -23,18 +23,15 @@ are elements under a scale that many blocks share.
 from std.math import ceildiv
 
 from ..layouts import PreshuffledCuda, layout_position
-from ..numbers.formats import NO_FORMAT
-from ..problem import Known, Problem, may_be
 from ..schedule.clusters import GridTiles
-from ..simt.host import COLUMNS, TileShape, WARPS, is_aligned
-from .layout import OPERANDS
+from ..simt.host import COLUMNS, TileShape, WARPS
 
 comptime MAPPED_ELEMENTS = 128 * 128
 """Elements of C of a tile of an SS main loop."""
 comptime RS_COLUMNS = 128
 """Columns of C of a tile of an RS main loop."""
 comptime MULTIPROCESSORS = 132
-"""Of an H100 or H200: groups that keep the device busy, one on each."""
+"""Of an H100 or H200: CTAs that keep the device busy, one on each."""
 comptime MAX_RANKS = 8
 """The largest portable cluster."""
 comptime PRESHUFFLED = layout_position(PreshuffledCuda.NAME)
@@ -135,14 +132,14 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
 
     var kernel: Kernel
     var tokens: Int
-    """Rows of C of a group."""
+    """Rows of C of a tile."""
     var columns: Int
-    """Columns of C of a group."""
+    """Columns of C of a tile."""
     var ranks: Int
-    """Groups of a cluster, which split K; of `TILES` they are no cluster."""
+    """CTAs of a cluster, which split K; of `TILES` they are no cluster."""
     var scheduler: Scheduler
 
-    comptime MANY = Self(Kernel.RS_BF16, 256, RS_COLUMNS, 1, Scheduler.TILES)
+    comptime PERSISTENT_RS_BF16 = Self(Kernel.RS_BF16, 256, RS_COLUMNS, 1, Scheduler.TILES)
     comptime PORTABLE = Self(Kernel.PORTABLE, 1, WARPS * COLUMNS, 1, Scheduler.TILES)
 
     @staticmethod
@@ -152,13 +149,13 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
 
     @staticmethod
     def rs(operand: OperandType, tokens: Int, ranks: Int = 1) -> Self:
-        """Returns a plan of `middle`, `many` or `gemm_rs_fp8` whose clusters have whole tiles."""
+        """Returns a plan of an RS main loop whose clusters have whole tiles."""
         var kernel = Kernel(MainLoop.RS, operand, False)
         return Self(kernel, tokens, RS_COLUMNS, ranks, Scheduler.TILES)
 
     @staticmethod
     def stream_k(operand: OperandType, tokens: Int) -> Self:
-        """Returns a plan of `many` or `gemm_rs_fp8` with stream-K."""
+        """Returns a plan of an RS main loop with stream-K."""
         var kernel = Kernel(MainLoop.RS, operand, False)
         return Self(kernel, tokens, RS_COLUMNS, 1, Scheduler.STREAM_K)
 
@@ -166,11 +163,6 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
     def ss(kernel: Kernel, tokens: Int, ranks: Int = 1) -> Self:
         """Returns a plan of `gemm_ss`: tiles are as large, whatever their rows."""
         return Self(kernel, tokens, MAPPED_ELEMENTS // max(tokens, 1), ranks, Scheduler.TILES)
-
-    @staticmethod
-    def mapped(tokens: Int, ranks: Int) -> Self:
-        """Returns the plan of rows that are multiplied as they lie."""
-        return Self.ss(Kernel.SS_E4M3, tokens, ranks)
 
     @staticmethod
     def portable_tiles(tile: TileShape, parts: Int) -> Self:
@@ -258,11 +250,11 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
         return self.tokens < 256 or self.ranks == 1
 
     def is_stream_k(self) -> Bool:
-        """Says whether groups have equal shares of K, whatever the number of tiles."""
+        """Says whether CTAs have equal shares of K, whatever the number of tiles."""
         return self.scheduler == Scheduler.STREAM_K
 
-    def is_middle(self) -> Bool:
-        """Says whether the plan is one of `middle`, not of `many`: more warps decode weights."""
+    def has_split_k_consumers(self) -> Bool:
+        """Says whether consumers split K of bfloat16 stages, too: CTAs with a tile of few rows."""
         return self.kernel == Kernel.RS_BF16 and self.tokens < 256 and not self.is_stream_k()
 
     def file(self) -> StaticString:
@@ -282,10 +274,10 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
         return Self(self.kernel, self.tokens, self.columns, ranks, self.scheduler)
 
     def within(self, num_steps: Int) -> Self:
-        """Returns the plan with as many ranks as have a step of K each, which groups rely on.
+        """Returns the plan with as many ranks as have a step of K each, which CTAs rely on.
 
-        Shares differ by a step at most; but all ranks of `streaming` have as many, and the last one what is
-        left, which may be nothing: of nine blocks, four ranks would have three, three, three and none.
+        Shares differ by a step at most; but all ranks of `stream` have as many, and the last one what
+        is left, which may be nothing: of nine blocks, four ranks would have three, three, three and none.
         """
         var ranks = self.ranks
         while ranks > 1:
@@ -299,8 +291,8 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
         """Returns the tiles of C of [m, n]."""
         return GridTiles(ceildiv(m, self.tokens), ceildiv(n, self.columns))
 
-    def groups(self, m: Int, n: Int) -> Int:
-        """Returns the groups of a launch that has one for each tile and rank."""
+    def ctas(self, m: Int, n: Int) -> Int:
+        """Returns the CTAs of a launch that has one for each tile and rank."""
         return self.tiles(m, n).num_tiles() * self.ranks
 
 
@@ -309,26 +301,3 @@ def log_of_ranks(ranks: UInt32) -> UInt32:
     """Returns the binary logarithm of the ranks of a cluster, without a loop."""
     comptime assert MAX_RANKS == 8, "ranks are 1, 2, 4 or 8"
     return ranks // 4 + min(ranks // 2, 1)
-
-
-def takes_formats(left: Int, right: Int) -> Bool:
-    """Says whether fast kernels take a pair of formats: MXFP4 weights; floats kept, or MXFP4."""
-    comptime MXFP4 = OPERANDS.code()
-    return right == MXFP4 and left in (MXFP4, NO_FORMAT)
-
-
-def may_take_operands[known: Known]() -> Bool:
-    """Says whether what is known of a problem leaves it possible that fast kernels take it."""
-    comptime MXFP4 = OPERANDS.code()
-    comptime is_left = may_be(known.left_format, MXFP4) or may_be(known.left_format, NO_FORMAT)
-    comptime is_right = may_be(known.right_format, MXFP4)
-    return is_left and is_right and may_be(known.layout, PRESHUFFLED)
-
-
-def takes_operands(problem: Problem) -> Bool:
-    """Says whether fast kernels can read the operands of a problem, and write C."""
-    return (
-        takes_formats(problem.left.format, problem.right.format)
-        and problem.right.layout == PRESHUFFLED
-        and is_aligned(problem)
-    )

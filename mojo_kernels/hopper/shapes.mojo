@@ -7,10 +7,10 @@ Sizes alone, which kernels and the host read: nothing here is an instruction.
     stages     some steps of K each: tokens, then the codes and scales of four tiles of 32 weight rows
 """
 
-from std.math import align_up
+from std.math import align_up, ceildiv
 
 from .layout import BLOCK, GRANULE_BITS, TILE_BYTES, TILE_ROWS
-from .plan import MAPPED_ELEMENTS, Plan
+from .plan import MAPPED_ELEMENTS, OperandType, Plan
 
 comptime WARP_GROUP = 128
 """Threads that issue an instruction together."""
@@ -77,6 +77,11 @@ comptime PARTS = ROW_BYTES // LANE_BYTES
 def num_steps_of(k: UInt32) -> UInt32:
     """Returns the stages along K."""
     return (k + UInt32(STEP - 1)) // UInt32(STEP)
+
+
+def num_steps_of(k: Int, plan: Plan) -> Int:
+    """Returns the stages along K of a plan."""
+    return ceildiv(k * (NUMBER_BYTES if plan.kernel.operand == OperandType.BF16 else 1), ROW_BYTES)
 
 
 @fieldwise_init

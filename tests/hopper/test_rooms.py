@@ -47,7 +47,7 @@ def test_what_explains_launches_is_made_of_few_files():
 
 
 def test_no_kernel_depends_on_a_cost():
-    launches = HOUSE / "hopper" / "dispatch.mojo", HOUSE / "hopper" / "experts" / "dispatch.mojo"
+    launches = HOUSE / "hopper" / "dispatch.mojo", HOUSE / "hopper" / "moe.mojo"
     files = reached(*launches).keys()
     assert {name for name in files if name.endswith("kernel.mojo")}
     assert not {f"mojo_kernels/hopper/{name}.mojo" for name in COSTS} & files

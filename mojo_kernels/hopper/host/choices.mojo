@@ -1,22 +1,22 @@
-"""Which kernel computes a product on Hopper, and why.
+"""Which plan a product gets, its own or a forced one, why, and the workspace that it is lent.
 
 Every plan that is for the rows of activations has a cost, see `costs`; the least one is chosen. Of
 the shapes that were measured, `measured` names those where another plan was faster, which they get.
-
-FP8 tensor cores are for MXFP4 activations and results of two bytes, see `hopper.fp8`; numbers in the
-workspace for bfloat16 ones that are kept, see `hopper.numbers`. Codes of eight bits have plans of
-their own, and portable kernels are for operands that no fast one takes.
+Portable kernels are for operands that no fast one takes, see `Pair`.
 """
 
 from std.builtin.globals import global_constant
 from std.os import abort
 
+from ...launch.grid import Workspace, larger
+from ...problem import Problem
 from ...simt import host as tiles
 from ...simt.host import Cut, factors_of
 from ..plan import Kernel, Plan
-from .costs import FAMILIES, NEVER, Pair, RANKS, costs_of, terms_of
-from .gemm import MXFP8
+from .costs import FAMILIES, NEVER, RANKS, costs_of, terms_of
+from .gemm import Pair
 from .measured import EXCEPTIONS
+from .workspace import workspace_of as workspace_of_plan
 
 comptime MAX_FEW_ROWS = 8
 """Up to this many rows of activations, no plan wants a workspace."""
@@ -73,30 +73,15 @@ def choice_of_portable(m: Int, n: Int, k: Int, left_format: Int, right_format: I
     return Choice(Plan.portable_tiles(tile, cut.parts), 0, False)
 
 
-def choice_of_mapped(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) -> Choice:
-    """Returns the choice for E4M3 under float scales, see `hopper.mapped`: any number of rows."""
-    return _cheapest(m, n, k, Pair.of(left_format, right_format, k))
-
-
-def choice_of_mxfp8(m: Int, n: Int, k: Int, right_format: Int) -> Choice:
-    """Returns the choice for MXFP8 activations: any number of rows."""
-    return _cheapest(m, n, k, Pair.of(MXFP8, right_format, k))
-
-
-def choose(m: Int, n: Int, k: Int, takes_bytes: Bool, are_numbers: Bool) -> Choice:
-    """Returns the plan for a shape.
-
-    `takes_bytes` says whether FP8 tensor cores may have it, `are_numbers` whether activations are
-    bfloat16 and kept.
-    """
-    for known in global_constant[EXCEPTIONS]():
-        if m == known.m and n == known.n and k == known.k:
-            var plan = _known(known.mxfp4 if takes_bytes else known.kept)
-            if are_numbers or plan.kernel != Kernel.SS_BF16:
-                return Choice(plan, 0, True)
-    if takes_bytes:
-        return _cheapest(m, n, k, Pair.MXFP4)
-    return _cheapest(m, n, k, Pair.KEPT if are_numbers else Pair.MXFP4_WEIGHTS)
+def choose(m: Int, n: Int, k: Int, pair: Pair) -> Choice:
+    """Returns the plan for a shape that fast kernels take."""
+    if not pair.is_eight_bits():
+        for known in global_constant[EXCEPTIONS]():
+            if m == known.m and n == known.n and k == known.k:
+                var plan = _known(known.mxfp4 if pair == Pair.MXFP4 else known.kept)
+                if pair == Pair.KEPT or plan.kernel != Kernel.SS_BF16:
+                    return Choice(plan, 0, True)
+    return _cheapest(m, n, k, pair)
 
 
 def _cheapest(m: Int, n: Int, k: Int, pair: Pair) -> Choice:
@@ -133,3 +118,74 @@ def candidates(m: Int, n: Int, k: Int, pair: Pair) -> List[Candidate]:
                     var plan = families[i].plan.with_ranks(Int(RANKS[lane]))
                     found.append(Candidate(plan, i, us[lane], [term[lane] for term in terms]))
     return found^
+
+
+def forced_plan(text: StringSlice) raises -> Optional[Plan]:
+    """Returns the plan that tests, tuning or a user force; an empty text leaves it to the table."""
+    if text.byte_length() == 0:
+        return None
+    var plan = Plan.parse(text)
+    if plan.kernel == Kernel.TILES:
+        raise Error(String("plan: got '", text, "', expected 'portable', which chooses its tiles"))
+    return plan
+
+
+def plan_of(problem: Problem, forced: Optional[Plan]) -> Plan:
+    """Returns the plan for a problem: a forced one for it, the table's, or the portable one."""
+    return _plan_of(problem.m, problem.n, problem.k, Pair.of(problem), forced)
+
+
+def _plan_of(m: Int, n: Int, k: Int, pair: Pair, forced: Optional[Plan]) -> Plan:
+    if pair == Pair.NONE or _is_portable(forced):
+        return Plan.PORTABLE
+    if forced and pair.has(forced.value().kernel):
+        return forced.value()
+    return choose(m, n, k, pair).plan
+
+
+def workspace_of(m: Int, n: Int, k: Int, pair: Pair, forced: Optional[Plan] = None) -> Workspace:
+    """Returns the workspace that a product may want, with a forced plan or the table's.
+
+    Only of MXFP8 and float scales, few rows want one. Results and types are not known here: those
+    of float32 have another plan than those of two bytes, and the space is enough for either.
+    """
+    var plan = _plan_of(m, n, k, pair, forced)
+    if plan == Plan.PORTABLE:
+        return Workspace(0, 0)
+    var is_forced = Bool(forced) and plan == forced.value()
+    if m <= MAX_FEW_ROWS and not is_forced and not pair.is_eight_bits():
+        return Workspace(0, 0)
+    var space = workspace_of_plan(m, n, k, plan)
+    if pair.is_eight_bits() or is_forced:
+        return space
+    var other = choose(m, n, k, Pair.MXFP4_WEIGHTS).plan
+    return larger(space, workspace_of_plan(m, n, k, other))
+
+
+def lent(
+    m: Int,
+    n: Int,
+    k: Int,
+    left_format: Int,
+    right_format: Int,
+    layout: Int,
+    forced: Optional[Plan] = None,
+) -> Workspace:
+    """Returns the workspace that a product is lent, whatever its addresses and types.
+
+    If it is any, it is enough for the portable kernels too.
+    """
+    var pair = Pair.of(left_format, right_format, k)
+    if pair.layout() != layout:
+        pair = Pair.NONE
+    var space = workspace_of(m, n, k, pair, forced)
+    # That is where fast kernels for few rows take it, at any address that is aligned.
+    var is_ours = pair != Pair.NONE and not pair.is_eight_bits()
+    if space.num_bytes() == 0 and is_ours and not _is_portable(forced):
+        return space
+    return larger(space, tiles.workspace_of_tiles(m, n, k)) if tiles.takes(m, k) else space
+
+
+def _is_portable(forced: Optional[Plan]) -> Bool:
+    """Says whether a forced plan leaves products to the portable kernels."""
+    return forced and forced.value().kernel == Kernel.PORTABLE

@@ -1,35 +1,34 @@
 """What a plan is expected to take: a sum of terms, each with a cost that was fitted to times.
 
-Groups run in rounds, of as many as the multiprocessors and clusters have places for, and walk
-their share of K in steps:
+CTAs run in rounds, of as many as the multiprocessors and clusters have places for, and take their
+share of K in steps:
 
-    term                                                 what its cost stands for, us
-    1                                                    the launch
-    log2 ranks; of bytes tokens of a tile, if shared     a cluster's launch; what ranks exchange
-    rounds; of bytes 1 where ranks are 1                 begin and end of a group
-    rounds * steps; even: steps of a group               a step
-    rounds * (ranks - 1); even: parts of a tile          ranks add up, or the last one there
-    groups / multiprocessors                             groups beside each other
-    m * k / 2**20                                        encoding the activations
-    n * k / 2**20                                        fp8: the weights become bytes, or are read;
-                                                         numbers: they become numbers
-    rounds of two groups a multiprocessor * steps        stream: a step of both
-    rounds, if a warp has more than `SHORT` blocks       stream: loads ahead begin
-    rounds * (stages of activations - 1)                 stream: all wait for the next stage;
-      or m * k * tiles of columns / 2**20                  numbers: activations are read
-    rounds, if the last loads ahead are not all needed   stream: they end one by one
-      or 1, if K is up to `SHORT_ROW`                      fp8: rows are ready when groups begin to wait
-      or 1, if tiles have parts                            even: groups meet
-    rounds, if ranks are 1; even: tiles of a group       fp8: a group goes on to another tile
+    term                                                   what its cost stands for, us
+    1                                                      the launch
+    log2 ranks; of E5M2 rows of a tile, if shared          a cluster's launch; what ranks exchange
+    rounds; of E5M2 1 where ranks are 1                    begin and end of a CTA
+    rounds * steps; stream-K: steps of a CTA               a step
+    rounds * (ranks - 1); stream-K: CTAs of a tile         ranks add up, or the fix-up
+    CTAs / multiprocessors                                 CTAs beside each other
+    m * k / 2**20                                          operand preparation: rows of A
+    n * k / 2**20                                          operand preparation: rows of B
+    rounds of two CTAs a multiprocessor * steps            stream: a step of both
+    rounds, if a warp has more than `SHORT` blocks         stream: loads ahead begin
+    rounds * (stages of A - 1)                             stream: all wait for the next stage;
+      or m * k * tiles of columns / 2**20                    ss_bf16: rows of A are read
+    rounds, if the last loads ahead are not all needed     stream: they end one by one
+      or 1, if K is up to `SHORT_ROW`                        ss_e5m2: rows are ready when CTAs begin to wait
+      or 1, if tiles have several CTAs                       stream-K: CTAs meet
+    rounds, if ranks are 1; stream-K: tiles of a CTA       E5M2: a CTA goes on to another tile
 
 Plans whose tensor cores take E4M3 have fewer:
 
-    1                                                    the launches
-    rounds                                               begin and end of a group
-    rounds * steps                                       a step
-    rounds, if ranks are 2; if 4; if 8                   ranks add up
-    m * k / 2**20, if weights are prepared               encoding the activations
-    n * k / 2**20, if weights are prepared               the weights become bytes
+    1                                                      the launches
+    rounds                                                 begin and end of a CTA
+    rounds * steps                                         a step
+    rounds, if ranks are 2; if 4; if 8                     ranks add up
+    m * k / 2**20, if weights are prepared                 operand preparation: rows of A
+    n * k / 2**20, if weights are prepared                 operand preparation: rows of B
 
 `python -m bench.cuda_tune table` asks here for the terms of what was measured, and writes the costs
 to `measured`. The portable kernel has none. Plans that differ in their ranks alone are reckoned
@@ -39,7 +38,6 @@ at once, in the lanes of a vector.
 from std.builtin.globals import global_constant
 from std.math import ceil, ceildiv
 
-from ...numbers.formats import NO_FORMAT, block_of
 from ..layout import BLOCK
 from ..plan import Kernel, MAX_RANKS, MULTIPROCESSORS, MainLoop, OperandType, Plan
 from ..shapes import (
@@ -49,7 +47,7 @@ from ..shapes import (
     StreamConfig,
     WIDE_TOKENS,
 )
-from .gemm import MXFP4, MXFP8, groups_of
+from .gemm import Pair, stream_k_ctas
 from .measured import COSTS
 
 comptime Lanes = SIMD[DType.float64, 4]
@@ -59,7 +57,7 @@ comptime RANKS = Lanes(1, 2, 4, MAX_RANKS)
 comptime LOG_RANKS = Lanes(0, 1, 2, 3)
 """Their logarithms."""
 comptime PLACES = Lanes(MULTIPROCESSORS, MULTIPROCESSORS, 4 * 30, 8 * 14)
-"""Groups of a round, one on each multiprocessor.
+"""CTAs of a round, one on each multiprocessor.
 
 Clusters lie within a part of the device each, not all of whose multiprocessors they can use: 30
 clusters of four and 14 of eight are what fits the measured times best.
@@ -80,55 +78,17 @@ comptime ANY_ROWS = Int.MAX
 comptime MANY_ROWS = 512
 """Beyond so many rows, there are tiles enough: K is split less."""
 comptime SHORT_ROW = 1024
-"""Up to so long a K, one group has all of a tile of weights that becomes bytes."""
-comptime MOST_EVEN_64 = 512
-"""Up to so many rows, even shares are of tiles of 64."""
-comptime MOST_EVEN_128 = 2048
-"""Up to so many rows, they are of tiles of 128."""
-comptime MOST_EVEN_256 = 1536
-"""Up to so many rows, they are of tiles of 256: neighbours have other weights, which then come twice."""
-comptime MOST_FEW_BYTES = 1536
-"""Up to so many rows, groups may make bytes of weights as they multiply."""
+"""Up to so long a K, one CTA has all of a tile of weights that becomes bytes."""
+comptime MOST_STREAM_K_64 = 512
+"""Up to so many rows, stream-K has tiles of 64."""
+comptime MOST_STREAM_K_128 = 2048
+"""Up to so many rows, it has tiles of 128."""
+comptime MOST_STREAM_K_256 = 1536
+"""Up to so many rows, it has tiles of 256: neighbours have other weights, which then come twice."""
+comptime MOST_RS_E5M2 = 1536
+"""Up to so many rows, weights may become bytes in registers, again for each tile of rows."""
 comptime MAX_PREPARED_RANKS = 2
 """The most ranks where E4M3 weights are prepared: more would be for few rows."""
-
-
-@fieldwise_init
-struct Pair(Equatable, TrivialRegisterPassable):
-    """What a product has on both sides, as far as plans differ by it."""
-
-    var code: Int
-
-    comptime MXFP4_WEIGHTS = Self(0)
-    """Under activations that no plan is for alone."""
-    comptime MXFP4 = Self(1)
-    """Both sides; the result has two bytes."""
-    comptime KEPT = Self(2)
-    """Activations of bfloat16, which are kept; weights of MXFP4."""
-    comptime ROWS = Self(3)
-    """E4M3 with a float scale for a row, on both sides."""
-    comptime BLOCKS = Self(4)
-    """E4M3 with more float scales than that."""
-    comptime MXFP8 = Self(5)
-    """Both sides."""
-    comptime MXFP8_MXFP4 = Self(6)
-    """Activations of MXFP8, weights of MXFP4."""
-
-    @staticmethod
-    def of(left_format: Int, right_format: Int, k: Int) -> Self:
-        """Returns that of two formats which have fast kernels, for a result of two bytes."""
-        if left_format == NO_FORMAT:
-            return Self.KEPT
-        if left_format == MXFP4:
-            return Self.MXFP4
-        if left_format == MXFP8:
-            return Self.MXFP8_MXFP4 if right_format == MXFP4 else Self.MXFP8
-        var left, right = block_of(left_format).k_blocks(k), block_of(right_format).k_blocks(k)
-        return Self.ROWS if left == 1 and right == 1 else Self.BLOCKS
-
-    def is_eight_bits(self) -> Bool:
-        """Says whether activations have eight bits."""
-        return self.code >= Self.ROWS.code
 
 
 @fieldwise_init
@@ -204,14 +164,14 @@ comptime FAMILIES = [
     _rs(BF16, 128, 65),
     _rs(BF16, 256, 33),
     _any_rows(Plan.ss(Kernel.SS_E5M2, 128), Pair.MXFP4, 64),
-    _rs(E5M2, 64, 9, MOST_FEW_BYTES),
-    _rs(E5M2, 128, 65, MOST_FEW_BYTES),
-    _stream_k(E5M2, 64, 9, MOST_FEW_BYTES),
+    _rs(E5M2, 64, 9, MOST_RS_E5M2),
+    _rs(E5M2, 128, 65, MOST_RS_E5M2),
+    _stream_k(E5M2, 64, 9, MOST_RS_E5M2),
     _stream_k(E5M2, 128, 65),
     _any_rows(Plan.ss(Kernel.SS_BF16, 128), Pair.KEPT, 65),
-    _stream_k(BF16, 64, 17, MOST_EVEN_64),
-    _stream_k(BF16, 128, 65, MOST_EVEN_128),
-    _stream_k(BF16, 256, 129, MOST_EVEN_256),
+    _stream_k(BF16, 64, 17, MOST_STREAM_K_64),
+    _stream_k(BF16, 128, 65, MOST_STREAM_K_128),
+    _stream_k(BF16, 256, 129, MOST_STREAM_K_256),
     _rs(E5M2, 256, 129),
     _stream_k(E5M2, 256, 129),
     _any_rows(Plan.ss(Kernel.SS_E4M3, 64), Pair.ROWS),
@@ -234,8 +194,8 @@ comptime FAMILIES = [
 def terms_of(family: Family, m: Int, n: Int, k: Int) -> Terms:
     """Returns the terms of a family's plans for a product."""
     var plan, kernel = family.plan, family.plan.kernel
-    var groups = Lanes(plan.groups(m, n)) * RANKS
-    var rounds = ceil(groups / (E4M3_PLACES if kernel.operand == E4M3 else PLACES))
+    var ctas = Lanes(plan.ctas(m, n)) * RANKS
+    var rounds = ceil(ctas / (E4M3_PLACES if kernel.operand == E4M3 else PLACES))
     var share = ceil(Lanes(ceildiv(k, BLOCK)) / (RANKS * Lanes(_step_blocks(kernel))))
     var steps = share
     var terms = Terms(fill=0)
@@ -255,7 +215,7 @@ def terms_of(family: Family, m: Int, n: Int, k: Int) -> Terms:
         var config = StreamConfig.dense(plan, 1 << 30)
         steps = ceil(share / Lanes(config.k_warps))
         if config.min_ctas() > 1:
-            terms[7] = ceil(groups / (PLACES * Lanes(config.min_ctas()))) * steps
+            terms[7] = ceil(ctas / (PLACES * Lanes(config.min_ctas()))) * steps
         terms[8] = steps.gt(Lanes(SHORT)).select(rounds, 0)
         terms[9] = rounds * (ceil(share / Lanes(config.stage_blocks())) - 1)
         var ahead = steps / Lanes(config.loads_ahead())
@@ -271,23 +231,23 @@ def terms_of(family: Family, m: Int, n: Int, k: Int) -> Terms:
         terms[1] = RANKS.eq(1).select(Lanes(0), Lanes(min(m, plan.tokens)))
     terms[3] = rounds * steps
     terms[4] = rounds * (RANKS - 1)
-    terms[5] = groups / MULTIPROCESSORS
+    terms[5] = ctas / MULTIPROCESSORS
     terms[6] = Lanes(m * k) / (1 << 20)
     if kernel == Kernel.SS_E5M2:
         terms[10] = Lanes(1 if k <= SHORT_ROW else 0)
     if plan.is_stream_k():
-        var tiles = plan.groups(m, n)
+        var tiles = plan.ctas(m, n)
         var tile_steps = ceildiv(k // BLOCK, _step_blocks(kernel))
-        var num_groups = groups_of(tiles, tile_steps)
-        var group_steps = ceildiv(tiles * tile_steps, num_groups)
+        var num_ctas = stream_k_ctas(tiles, tile_steps)
+        var cta_steps = ceildiv(tiles * tile_steps, num_ctas)
         terms[2] = 1
-        terms[3] = Lanes(group_steps)
+        terms[3] = Lanes(cta_steps)
         # Of most tiles. Of whole tiles there are no parts.
-        var has_parts = tiles % num_groups != 0
-        terms[4] = Lanes(ceildiv(tile_steps, group_steps) if has_parts else 0)
+        var has_parts = tiles % num_ctas != 0
+        terms[4] = Lanes(ceildiv(tile_steps, cta_steps) if has_parts else 0)
         terms[10] = Lanes(1 if has_parts else 0)
-        terms[5] = Lanes(num_groups) / MULTIPROCESSORS
-        terms[8] = Lanes(ceildiv(group_steps, tile_steps))
+        terms[5] = Lanes(num_ctas) / MULTIPROCESSORS
+        terms[8] = Lanes(ceildiv(cta_steps, tile_steps))
     return terms^
 
 

@@ -7,6 +7,7 @@ order in which they run.
 from std.math import ceildiv
 
 from ...experts import Experts, ExpertsProblem, GroupedProblem, Routing
+from ...launch.grid import Explained, Grid, Workspace
 from ...numbers.floats import float_code
 from ...numbers.formats import FORMATS, NO_FORMAT
 from ...numbers.gates import Gate
@@ -14,11 +15,10 @@ from ...numbers.rounding import Rounding
 from ...problem import Left, NO_BIAS, Right
 from ...simt import host as portable
 from ..layout import TILE_ROWS as WEIGHT_ROWS
-from ..plan import Kernel, PRESHUFFLED, takes_formats
-from ..shapes import COLUMNS, EXPERT_CAPACITY
-from . import gemm, moe, plans, workspace
-from .choices import Choice, choice_of_mapped, choice_of_mxfp8, choice_of_portable, choose
-from ...launch.grid import Explained, Grid, Workspace
+from ..plan import Kernel, PRESHUFFLED
+from ..shapes import COLUMNS
+from . import gemm, moe
+from .choices import Choice, choice_of_portable, choose, workspace_of
 
 
 @fieldwise_init
@@ -35,24 +35,18 @@ def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises 
 
     The result is bfloat16, and so are activations that are kept.
     """
-    if gemm.mapped_takes(left_format, right_format):
-        var choice = choice_of_mapped(m, n, k, left_format, right_format)
-        var grid = gemm.grid_of_mapped(m, n, choice.plan)
-        return Explanation(choice, grid, workspace.workspace_of_mapped(m, k))
-    var space = plans.workspace_of(m, n, k, left_format, right_format, PRESHUFFLED)
-    if gemm.aligned_takes(left_format, right_format):
+    var pair = gemm.Pair.of(left_format, right_format, k)
+    if pair != gemm.Pair.NONE:
+        var choice = choose(m, n, k, pair)
         var bits = materialize[FORMATS]()[right_format].element.bits
-        var choice = choice_of_mxfp8(m, n, k, right_format)
-        return Explanation(choice, gemm.grid_of_aligned(m, n, bits, choice.plan), space)
-    if not takes_formats(left_format, right_format):
-        var choice = choice_of_portable(m, n, k, left_format, right_format)
-        if choice.plan.kernel == Kernel.TILES:
-            var factors = portable.factors_of(left_format, right_format, k)
-            var grid = portable.grid_of_tiles(m, n, portable.Cut.of(m, n, k), factors)
-            return Explanation(choice, grid, portable.workspace_of_tiles(m, n, k))
-        return Explanation(choice, portable.grid_of_warps(m, n), Workspace(0, 0))
-    var choice = choose(m, n, k, gemm.fp8_takes(left_format, k), left_format == NO_FORMAT)
-    return Explanation(choice, gemm.grid_of(m, n, k, choice.plan), space)
+        var grid = gemm.grid_of(m, n, k, choice.plan, bits)
+        return Explanation(choice, grid, workspace_of(m, n, k, pair))
+    var choice = choice_of_portable(m, n, k, left_format, right_format)
+    if choice.plan.kernel == Kernel.TILES:
+        var factors = portable.factors_of(left_format, right_format, k)
+        var grid = portable.grid_of_tiles(m, n, portable.Cut.of(m, n, k), factors)
+        return Explanation(choice, grid, portable.workspace_of_tiles(m, n, k))
+    return Explanation(choice, portable.grid_of_warps(m, n), Workspace(0, 0))
 
 
 @fieldwise_init
@@ -120,59 +114,43 @@ def explain_experts(asked: ExpertsQuestion) -> ExplainedExperts:
 
 def _launches_of(problem: GroupedProblem, asked: ExpertsQuestion) -> List[Explained]:
     """Returns those of a grouped product."""
-    var n, k, experts = asked.n, asked.k, asked.experts
-    if not moe.supports(problem):
+    var n, k, kernel = asked.n, asked.k, moe.kernel_of(problem)
+    if kernel == Kernel.PORTABLE:
         return [_portable("product", asked.m, n, False)]
-    if moe.streaming_takes(problem):
+    if kernel == Kernel.STREAM:
         return [_streaming("product", asked, 0, n, k, False)]
-    var lists = moe.Memory.of(problem, 0).lists
-    var reason = StaticString("rows of groups are cut into tiles")
-    if moe.bytes_take(problem):
-        return [
-            _begin(reason, experts * ceildiv(n, WEIGHT_ROWS)),
-            _prepare(asked.left(), lists, k),
-            _bytes("product", asked.left(), lists, n, False),
-        ]
+    var memory = moe.Memory.of(problem, 0)
+    var tiles = asked.experts * ceildiv(n, WEIGHT_ROWS)
     return [
-        _route(reason),
-        _stage("rows become stages once, not in each tile", asked, lists, k),
-        _product("product", asked, lists, n, False),
+        _list(memory, "rows of groups are cut into tiles", tiles),
+        _prepare(memory, "rows", k),
+        _product("product", asked, memory, n, False),
     ]
 
 
 def _launches_of(problem: ExpertsProblem, asked: ExpertsQuestion) -> List[Explained]:
     """Returns those of a layer."""
-    var inner, width, experts, left = asked.n, asked.k, asked.experts, asked.left()
-    if not moe.supports(problem):
+    var inner, width, kernel = asked.n, asked.k, moe.kernel_of(problem)
+    if kernel == Kernel.PORTABLE:
         return [
             _portable("gate_up", asked.rows(), 2 * inner, True),
             _portable("down", asked.m, width, False),
         ]
-    if moe.streaming_takes(problem):
+    if kernel == Kernel.STREAM:
         var slots = asked.rows()
         return [
             _streaming("gate_up", asked, slots, inner, width, True),
             _streaming("down", asked, slots, width, inner, False),
             _add(asked.m, width),
         ]
-    var lists = moe.Memory.of(problem, 0).lists
-    var reason = StaticString("slots are sorted by expert")
-    if moe.bytes_take(problem):
-        var tiles = ceildiv(2 * inner, WEIGHT_ROWS) + ceildiv(width, WEIGHT_ROWS)
-        return [
-            _begin(reason, experts * tiles),
-            _prepare(left, lists, width),
-            _bytes("gate_up", left, lists, inner, True),
-            _prepare(left, lists, inner),
-            _bytes("down", left, lists, width, False),
-            _add(asked.m, width),
-        ]
+    var memory = moe.Memory.of(problem, 0)
+    var tiles = asked.experts * (ceildiv(2 * inner, WEIGHT_ROWS) + ceildiv(width, WEIGHT_ROWS))
     return [
-        _route(reason),
-        _stage("tokens become stages once, not in each tile", asked, lists, width),
-        _product("gate_up", asked, lists, inner, True),
-        _stage("hidden numbers become stages once, not in each tile", asked, lists, inner),
-        _product("down", asked, lists, width, False),
+        _list(memory, "slots are sorted by expert", tiles),
+        _prepare(memory, "tokens", width),
+        _product("gate_up", asked, memory, inner, True),
+        _prepare(memory, "hidden numbers", inner),
+        _product("down", asked, memory, width, False),
         _add(asked.m, width),
     ]
 
@@ -210,58 +188,44 @@ def _streaming(
     return _explained(name, file, reason, grid, config.rows(), config.columns())
 
 
-def _route(reason: StaticString) -> Explained:
-    """Returns the launch that lists rows."""
+def _list(memory: moe.Memory, reason: StaticString, weight_tiles: Int) -> Explained:
+    """Returns the launch that lists rows; for FP8 it finds what weights are divided by, too."""
+    if memory.is_fp8():
+        var grid = moe.grid_of_begin(weight_tiles)
+        return _explained("route", "hopper/prepare/experts.mojo", reason, grid)
     return _explained("route", "hopper/experts/groups.mojo", reason, moe.grid_of_lists())
 
 
-def _begin(reason: StaticString, weight_tiles: Int) -> Explained:
-    """Returns the launch that lists rows, and finds what weights are divided by."""
-    var grid = moe.grid_of_begin(weight_tiles)
-    return _explained("route", "hopper/prepare/experts.mojo", reason, grid)
-
-
-def _prepare(left: Left, lists: moe.ListPlaces, k: Int) -> Explained:
-    """Returns the launch that encodes the rows of a product."""
-    var reason = StaticString("rows become bytes once, not in each tile")
-    var log_lanes = moe.log_lanes_of_places(left, lists.num_places, k)
-    var grid = moe.grid_of_places(lists.num_places, log_lanes)
-    return _explained("stage", "hopper/prepare/kernel.mojo", reason, grid)
-
-
-def _bytes(
-    name: StaticString, left: Left, lists: moe.ListPlaces, columns: Int, is_gated: Bool
-) -> Explained:
-    """Returns a product of bytes."""
-    var reason = StaticString("activations of MXFP4 or MXFP8: FP8 tensor cores, at twice the rate")
-    var num_groups = moe.num_groups_of(columns, is_gated)
-    var grid = moe.grid_of_bytes(left.format == gemm.MXFP8, lists.num_tiles, num_groups)
-    var tile_n = moe.HIDDEN if is_gated else COLUMNS
-    var file = StaticString("hopper/gemm_rs_fp8.mojo")
-    return _explained(name, file, reason, grid, EXPERT_CAPACITY, tile_n)
-
-
-def _stage(
-    reason: StaticString, asked: ExpertsQuestion, lists: moe.ListPlaces, k: Int
-) -> Explained:
-    """Returns the launch that stages the rows of a product."""
-    var tile_rows = moe.tile_rows_of(asked.rows(), asked.experts)
-    var grid = moe.grid_of_stages(tile_rows, lists.num_tiles, k)
+def _prepare(memory: moe.Memory, what: StaticString, k: Int) -> Explained:
+    """Returns the launch that prepares the rows of a product."""
+    var lists = memory.lists
+    if memory.is_fp8():
+        var grid = moe.grid_of_places(memory.kernel, lists.num_places, k)
+        var reason = StaticString("rows become bytes once, not in each tile")
+        return _explained("stage", "hopper/prepare/kernel.mojo", reason, grid)
+    var reason = StaticString("rows become stages once, not in each tile")
+    if what == "tokens":
+        reason = "tokens become stages once, not in each tile"
+    elif what == "hidden numbers":
+        reason = "hidden numbers become stages once, not in each tile"
+    var grid = moe.grid_of_stages(memory.tile_rows, lists.num_tiles, k)
     return _explained("stage", "hopper/prepare/bf16.mojo", reason, grid)
 
 
 def _product(
-    name: StaticString, asked: ExpertsQuestion, lists: moe.ListPlaces, columns: Int, is_gated: Bool
+    name: StaticString, asked: ExpertsQuestion, memory: moe.Memory, columns: Int, is_gated: Bool
 ) -> Explained:
-    """Returns a product of tiles."""
+    """Returns a product of tiles of listed rows."""
     var rows, experts = asked.rows(), asked.experts
+    var file = StaticString("hopper/gemm_rs_bf16.mojo")
     var reason = StaticString("tiles have the rows of most experts")
     if rows * moe.USUAL_SHARE > experts * moe.MOST_TILE_ROWS:
         reason = "most experts have more rows than the largest tile"
-    var tile_rows = moe.tile_rows_of(rows, experts)
-    var file = StaticString("hopper/gemm_rs_bf16.mojo")
-    var num_groups = moe.num_groups_of(columns, is_gated)
-    var grid = moe.grid_of_tiles(tile_rows, lists.num_tiles, num_groups)
+    if memory.is_fp8():
+        file = "hopper/gemm_rs_fp8.mojo"
+        reason = "activations of MXFP4 or MXFP8: FP8 tensor cores, at twice the rate"
+    var tile_rows, column_tiles = memory.tile_rows, moe.column_tiles_of(columns, is_gated)
+    var grid = moe.grid_of_tiles(memory.kernel, tile_rows, memory.lists.num_tiles, column_tiles)
     return _explained(name, file, reason, grid, tile_rows, moe.HIDDEN if is_gated else COLUMNS)
 
 

@@ -1,29 +1,19 @@
-"""What the host decides for a product of one matrix: which kernel takes it, and the grid, by kernel."""
+"""What the host decides for a product of one matrix: who takes it, and the grid, by main loop."""
 
 from std.math import ceildiv
 
 from ...launch.grid import Grid, MAPPED_ALIGNMENT
 from ...layouts import Plain, layout_position
 from ...numbers.elements import Element
-from ...numbers.formats import FORMATS, Format, WHOLE_ROW, block_of
+from ...numbers.formats import FORMATS, Format, NO_FORMAT, WHOLE_ROW, block_of
 from ...numbers.scales import Scale
-from ...problem import ANY, Known, LeftKind, Problem, may_be
+from ...problem import LeftKind, Problem, may_be
 from ...simt.host import BFLOAT16, FLOAT32, is_aligned
 from ..layout import BLOCK, OPERANDS
-from ..plan import Kernel, MULTIPROCESSORS, OperandType, PRESHUFFLED, Plan, takes_operands
-from ..shapes import (
-    COLUMNS,
-    RsConfig,
-    StreamConfig,
-    ROW_BYTES,
-    StreamConfig,
-    THREADS,
-    RsConfig,
-    RsLayout,
-    mapped_stages,
-    num_steps_of,
-)
-from .workspace import MAX_K, is_shared, may_share
+from ..plan import Kernel, MULTIPROCESSORS, MainLoop, OperandType, PRESHUFFLED, Plan
+from ..shapes import COLUMNS, ROW_BYTES, RsConfig, RsLayout, StreamConfig, THREADS, mapped_stages
+from ..shapes import num_steps_of
+from .workspace import MAX_K, is_shared
 
 # Who takes a product.
 
@@ -33,107 +23,138 @@ comptime PLAIN = layout_position(Plain.NAME)
 """The position in `LAYOUTS` of rows as they lie."""
 
 
-def is_kept_bfloat16(problem: Problem) -> Bool:
-    """Says whether activations are bfloat16 numbers, which are kept; rows may not overlap."""
-    var left = problem.left
-    return (
-        left.kind == LeftKind.KEPT
-        and Int32(left.dtype) == BFLOAT16
-        and left.row_stride >= problem.k
-    )
-
-
-def fp8_takes(left_format: Int, k: Int) -> Bool:
-    """Says whether E5M2 takes activations: of no format, they are kept as they are."""
-    return left_format == MXFP4 and k <= MAX_K
-
-
-def fp8_takes(problem: Problem) -> Bool:
-    """Says whether it takes a problem: MXFP4 on both sides, C of two-byte floats.
-
-    It cuts off what bfloat16 and float16 do not show but float32 may.
-    """
-    return (
-        takes_operands(problem)
-        and fp8_takes(problem.left.format, problem.k)
-        and Int32(problem.result.dtype) != FLOAT32
-    )
-
-
-def aligned_takes(left: Int, right: Int) -> Bool:
-    """Says whether E4M3 alone takes a pair of formats: MXFP8 left."""
-    return left == MXFP8 and right in (MXFP8, MXFP4)
-
-
-def aligned_takes(problem: Problem) -> Bool:
-    """Says whether it takes a problem that no other fast kernel does, C of two-byte floats.
-
-    It cuts off what bfloat16 and float16 do not show but float32 may.
-    """
-    return (
-        problem.left.kind != LeftKind.KEPT
-        and aligned_takes(problem.left.format, problem.right.format)
-        and problem.right.layout == PRESHUFFLED
-        and is_aligned(problem)
-        and Int32(problem.result.dtype) != FLOAT32
-    )
-
-
-def aligned_may_take[known: Known]() -> Bool:
-    """Says whether what is known of a problem leaves it possible that E4M3 takes it."""
-    comptime if not may_be(known.layout, PRESHUFFLED):
-        return False
-    elif known.left_format == ANY or known.right_format == ANY:
-        return True
-    else:
-        return aligned_takes(known.left_format, known.right_format)
-
-
-def is_e4m3(format: Int) -> Bool:
-    """Says whether a format is E4M3 with a float32 scale for 128 elements or a row."""
+def _float_scaled_formats() -> List[Int]:
+    """Returns those that are E4M3 with a float32 scale for 128 elements or a row."""
+    var found: List[Int] = []
     comptime for i in range(len(FORMATS)):
         comptime F = FORMATS[i]
         comptime has_blocks = F.block_k == ROW_BYTES or F.block_k == WHOLE_ROW
         comptime if F.element == Element.E4M3 and F.scale == Scale.FLOAT32 and has_blocks:
-            if format == i:
-                return True
+            found.append(i)
+    return found^
+
+
+@always_inline
+def _is_one_of[formats: List[Int]](format: Int) -> Bool:
+    """Says whether a format, or one that is not known yet, may be one of some."""
+    comptime for known in formats:
+        if may_be(format, known):
+            return True
     return False
 
 
-def mapped_takes(left: Int, right: Int) -> Bool:
-    """Says whether `mapped` takes a pair of formats."""
-    return is_e4m3(left) and is_e4m3(right)
+def takes_mxfp4_weights(left: Int, right: Int, layout: Int = PRESHUFFLED) -> Bool:
+    """Says whether kernels for MXFP4 weights take two formats, or `ANY`; floats may be kept."""
+    comptime LEFT: List[Int] = [MXFP4, NO_FORMAT]
+    return _is_one_of[LEFT](left) and may_be(right, MXFP4) and may_be(layout, PRESHUFFLED)
 
 
-def mapped_takes(problem: Problem) -> Bool:
-    """Says whether it takes a problem: C of two-byte floats.
+def takes_mxfp8(left: Int, right: Int, layout: Int = PRESHUFFLED) -> Bool:
+    """Says whether those for MXFP8 activations do."""
+    comptime RIGHT: List[Int] = [MXFP8, MXFP4]
+    return may_be(left, MXFP8) and _is_one_of[RIGHT](right) and may_be(layout, PRESHUFFLED)
 
-    It cuts off what bfloat16 and float16 do not show but float32 may.
+
+def takes_float_scales(left: Int, right: Int, layout: Int = PLAIN) -> Bool:
+    """Says whether those for E4M3 under float scales do."""
+    comptime BOTH = _float_scaled_formats()
+    return _is_one_of[BOTH](left) and _is_one_of[BOTH](right) and may_be(layout, PLAIN)
+
+
+@fieldwise_init
+struct Pair(Equatable, TrivialRegisterPassable):
+    """What a product has on both sides, as far as plans differ by it.
+
+    FP8 tensor cores cut off what results of two bytes do not show but float32 may.
     """
-    return (
-        problem.left.kind != LeftKind.KEPT
-        and mapped_takes(problem.left.format, problem.right.format)
-        and problem.right.layout == PLAIN
-        and is_aligned(problem)
-        and problem.right.codes % MAPPED_ALIGNMENT == 0
-        and problem.k % MAPPED_ALIGNMENT == 0
-        and Int32(problem.result.dtype) != FLOAT32
-    )
 
+    var code: Int
 
-def mapped_may_take[known: Known]() -> Bool:
-    """Says whether what is known of a problem leaves it possible that `mapped` takes it."""
-    comptime if not may_be(known.layout, PLAIN):
-        return False
-    elif known.left_format == ANY or known.right_format == ANY:
-        return True
-    else:
-        return mapped_takes(known.left_format, known.right_format)
+    comptime NONE = Self(-1)
+    """What no fast kernel takes."""
+    comptime MXFP4_WEIGHTS = Self(0)
+    """Under activations that no plan is for alone."""
+    comptime MXFP4 = Self(1)
+    """Both sides; the result has two bytes."""
+    comptime KEPT = Self(2)
+    """Activations of bfloat16, which are kept; weights of MXFP4."""
+    comptime ROWS = Self(3)
+    """E4M3 with a float scale for a row, on both sides; results of all below have two bytes."""
+    comptime BLOCKS = Self(4)
+    """E4M3 with more float scales than that."""
+    comptime MXFP8 = Self(5)
+    """Both sides."""
+    comptime MXFP8_MXFP4 = Self(6)
+    """Activations of MXFP8, weights of MXFP4."""
+
+    @staticmethod
+    def of(left: Int, right: Int, k: Int) -> Self:
+        """Returns that of two formats, for a result of two bytes; floats that are kept are bfloat16.
+
+        Weights lie as fast kernels take them.
+        """
+        if takes_mxfp4_weights(left, right):
+            if left == NO_FORMAT:
+                return Self.KEPT
+            return Self.MXFP4 if k <= MAX_K else Self.MXFP4_WEIGHTS
+        if takes_mxfp8(left, right):
+            return Self.MXFP8_MXFP4 if right == MXFP4 else Self.MXFP8
+        if takes_float_scales(left, right):
+            var has_rows = block_of(left).k_blocks(k) == 1 and block_of(right).k_blocks(k) == 1
+            return Self.ROWS if has_rows else Self.BLOCKS
+        return Self.NONE
+
+    @staticmethod
+    def of(problem: Problem) -> Self:
+        """Returns that of a problem; `NONE` if its addresses or result are for no fast kernel."""
+        var left, right = problem.left, problem.right
+        var pair = Self.of(left.format, right.format, problem.k)
+        var is_float32 = Int32(problem.result.dtype) == FLOAT32
+        if pair == Self.NONE or right.layout != pair.layout() or not is_aligned(problem):
+            return Self.NONE
+        if pair == Self.KEPT:
+            # Rows that overlap would be no rows of a tensor map.
+            var is_bfloat16 = left.kind == LeftKind.KEPT and Int32(left.dtype) == BFLOAT16
+            return pair if is_bfloat16 and left.row_stride >= problem.k else Self.MXFP4_WEIGHTS
+        if not pair.is_eight_bits():
+            return Self.MXFP4_WEIGHTS if is_float32 else pair
+        if left.kind == LeftKind.KEPT or is_float32:
+            return Self.NONE
+        if pair.is_float_scaled() and (right.codes | problem.k) % MAPPED_ALIGNMENT != 0:
+            return Self.NONE
+        return pair
+
+    def is_eight_bits(self) -> Bool:
+        """Says whether activations have eight bits."""
+        return self.code >= Self.ROWS.code
+
+    def is_float_scaled(self) -> Bool:
+        """Says whether both sides have float scales."""
+        return self == Self.ROWS or self == Self.BLOCKS
+
+    def layout(self) -> Int:
+        """Returns the position in `LAYOUTS` of weights."""
+        return PLAIN if self.is_float_scaled() else PRESHUFFLED
+
+    def has(self, kernel: Kernel) -> Bool:
+        """Says whether a kernel may be forced on it; which activations, its launch says."""
+        if kernel.main_loop == MainLoop.PORTABLE or kernel.main_loop == MainLoop.TILES:
+            return False
+        if self.is_float_scaled():
+            return kernel == Kernel.SS_E4M3
+        var is_e4m3 = kernel.operand == OperandType.E4M3
+        return is_e4m3 == self.is_eight_bits() and kernel != Kernel.SS_E4M3
+
+    def has_prepared(self, operand: OperandType) -> Bool:
+        """Says whether operands of a type are prepared for it."""
+        if operand == OperandType.E4M3:
+            return self == Self.MXFP8 or self == Self.MXFP8_MXFP4
+        return self == (Self.MXFP4 if operand == OperandType.E5M2 else Self.KEPT)
 
 
 def takes(problem: Problem) -> Bool:
     """Says whether fast kernels can read the operands of a problem, and write C."""
-    return takes_operands(problem) or mapped_takes(problem) or aligned_takes(problem)
+    return Pair.of(problem) != Pair.NONE
 
 
 @fieldwise_init
@@ -163,15 +184,15 @@ struct Scaling(Equatable, TrivialRegisterPassable):
 # Grids.
 
 comptime MAX_SHARED_TILES = 4 * MULTIPROCESSORS
-"""Up to so many tiles, a group takes several. Guess, after tiles of another shape."""
+"""Up to so many tiles, a CTA takes several. Guess, after tiles of another shape."""
 comptime MOST_IDLE = 8
 """Up to so many multiprocessors may have no tile, rather than that tiles have parts. Guess."""
 comptime FEWEST_STEPS = 4
-"""Groups have no fewer stages than that, or fewer groups have some. Guess."""
+"""CTAs have no fewer stages than that, or fewer CTAs have some. Guess."""
 
 
-def groups_of(tiles: Int, num_steps: Int) -> Int:
-    """Returns the groups that share the stages of so many tiles: that have one each, if few would
+def stream_k_ctas(tiles: Int, num_steps: Int) -> Int:
+    """Returns the CTAs that share the stages of so many tiles: that have one each, if few would
     have none."""
     if tiles <= MULTIPROCESSORS and MULTIPROCESSORS - tiles <= MOST_IDLE:
         return tiles
@@ -179,7 +200,7 @@ def groups_of(tiles: Int, num_steps: Int) -> Int:
 
 
 def grid_of_streaming(m: Int, n: Int, plan: Plan, config: StreamConfig, share: Int) -> Grid:
-    """Returns the grid of `streaming` for C of [m, n]; `share` is the blocks of K of a CTA."""
+    """Returns the grid of `gemm_streaming` for C of [m, n]; a CTA has `share` blocks of K."""
     var x, y, z = plan.tiles(m, n).grid(plan.ranks)
     return Grid(
         x,
@@ -198,89 +219,70 @@ def grid_of_rs_bf16(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
 
     Of few tiles a CTA takes several; many are dealt, so that slow CTAs get fewer.
     """
-    if plan.is_middle():
+    if plan.has_split_k_consumers():
         var config = RsConfig.split_k(plan.tokens)
         return Grid(
-            plan.groups(m, n),
+            plan.ctas(m, n),
             threads=config.threads(),
             cluster=plan.ranks,
             shared_bytes=config.shared_bytes(),
             starts_early=True,
         )
-    var tiles = Plan.MANY.groups(m, n)
-    var groups = min(tiles, MULTIPROCESSORS) if tiles <= MAX_SHARED_TILES else tiles
-    var config = RsConfig.many(Plan.MANY.tokens)
+    var config = RsConfig.many(Plan.PERSISTENT_RS_BF16.tokens)
+    var tiles = Plan.PERSISTENT_RS_BF16.ctas(m, n)
+    var ctas = min(tiles, MULTIPROCESSORS) if tiles <= MAX_SHARED_TILES else tiles
     if is_shared(m, n, k, plan):
-        groups = groups_of(plan.tiles(m, n).num_tiles(), Int(num_steps_of(UInt32(k))))
         config = RsConfig.many(plan.tokens)
+        ctas = stream_k_ctas(plan.tiles(m, n).num_tiles(), num_steps_of(k, plan))
     return Grid(
-        groups,
-        threads=config.threads(),
-        shared_bytes=config.shared_bytes(),
-        starts_early=True,
+        ctas, threads=config.threads(), shared_bytes=config.shared_bytes(), starts_early=True
     )
 
 
-def grid_of_direct(
-    m: Int, n: Int, tokens: Int, ranks: Int, bits: Int = 4, has_factors: Bool = False
-) -> Grid:
-    """Returns the grid of `gemm_rs_fp8` for C of [m, n]: CTAs take tiles in turn, clusters one."""
-    var tiles = ceildiv(m, tokens) * ceildiv(n, COLUMNS)
-    return Grid(
-        tiles * ranks if ranks > 1 else min(tiles, MULTIPROCESSORS),
-        threads=THREADS,
-        cluster=ranks if ranks > 1 else 0,
-        shared_bytes=RsLayout.fp8(tokens, bits, has_factors).space().end(),
-        starts_early=True,
-    )
+def grid_of_rs_fp8(m: Int, n: Int, k: Int, plan: Plan, weight_bits: Int) -> Grid:
+    """Returns the grid of the RS kernel on FP8: CTAs take tiles in turn, clusters one."""
+    var has_factors = plan.kernel.operand == OperandType.E4M3
+    var shared_bytes = RsLayout.fp8(plan.tokens, weight_bits, has_factors).space().end()
+    var grid = _grid_of_tiles(plan.tiles(m, n).num_tiles(), plan, shared_bytes, True)
+    if is_shared(m, n, k, plan):
+        grid.x = stream_k_ctas(plan.tiles(m, n).num_tiles(), num_steps_of(k, plan))
+    return grid
 
 
-def grid_of_mapped(m: Int, n: Int, plan: Plan) -> Grid:
-    """Returns the grid of `gemm_ss` for C of [m, n]: CTAs take tiles in turn, clusters one."""
+def grid_of_ss(m: Int, n: Int, plan: Plan) -> Grid:
+    """Returns the grid of the SS kernel for C of [m, n]: CTAs take tiles in turn, clusters one."""
     var tiles = plan.tiles(m, n).num_tiles()
-    return Grid(
-        tiles * plan.ranks if plan.ranks > 1 else min(tiles, MULTIPROCESSORS),
-        threads=THREADS,
-        cluster=plan.ranks if plan.ranks > 1 else 0,
-        shared_bytes=mapped_stages(plan.tokens).end(),
-        # Groups that begin as others end lie anywhere on the chip: those that want the same boxes at
-        # the same time are no neighbours then, and products of some rounds take a quarter longer.
-        starts_early=tiles * plan.ranks <= MULTIPROCESSORS,
-    )
+    # CTAs that begin as others end lie anywhere on the chip: those that want the same boxes at
+    # the same time are no neighbours then, and products of some rounds take a quarter longer.
+    var starts_early = tiles * plan.ranks <= MULTIPROCESSORS
+    return _grid_of_tiles(tiles, plan, mapped_stages(plan.tokens).end(), starts_early)
 
 
 def shareable(m: Int, n: Int, k: Int, plan: Plan) -> Plan:
     """Returns the plan, or one of whole tiles if stream-K has too many stages to share."""
-    var num_steps = ceildiv(k, ROW_BYTES)
-    if plan.is_stream_k() and not may_share(plan.tiles(m, n).num_tiles(), num_steps):
-        return Plan.rs(OperandType.E5M2, plan.tokens)
+    if plan.is_stream_k() and not is_shared(m, n, k, plan):
+        return Plan.rs(plan.kernel.operand, plan.tokens)
     return plan
 
 
-def grid_of_fp8(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
-    """Returns the grid of E5M2 for C of [m, n]."""
-    if plan.kernel == Kernel.SS_E5M2:
-        return grid_of_mapped(m, n, Plan.mapped(plan.tokens, 1))
-    var grid = grid_of_direct(m, n, plan.tokens, plan.ranks)
-    if shareable(m, n, k, plan).is_stream_k():
-        grid.x = groups_of(plan.tiles(m, n).num_tiles(), ceildiv(k, ROW_BYTES))
-    return grid
+def _grid_of_tiles(tiles: Int, plan: Plan, shared_bytes: Int, starts_early: Bool) -> Grid:
+    var is_split = plan.ranks > 1
+    return Grid(
+        tiles * plan.ranks if is_split else min(tiles, MULTIPROCESSORS),
+        threads=THREADS,
+        cluster=plan.ranks if is_split else 0,
+        shared_bytes=shared_bytes,
+        starts_early=starts_early,
+    )
 
 
-def grid_of_aligned(m: Int, n: Int, weight_bits: Int, plan: Plan) -> Grid:
-    """Returns the grid of E4M3 for C of [m, n] and weights of so many bits."""
-    if plan.kernel == Kernel.SS_E4M3_PREPARED:
-        return grid_of_mapped(m, n, Plan.mapped(plan.tokens, plan.ranks))
-    return grid_of_direct(m, n, plan.tokens, plan.ranks, weight_bits, True)
-
-
-def grid_of(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
-    """Returns the grid of a plan for MXFP4 weights."""
-    if plan.kernel == Kernel.STREAM:
+def grid_of(m: Int, n: Int, k: Int, plan: Plan, weight_bits: Int) -> Grid:
+    """Returns the grid of a plan for C of [m, n] and weights of so many bits."""
+    if plan.kernel.main_loop == MainLoop.STREAM:
         var share = ceildiv(k // BLOCK, plan.ranks)
         return grid_of_streaming(m, n, plan, StreamConfig.dense(plan, share), share)
-    if plan.kernel == Kernel.SS_BF16:
-        return grid_of_mapped(m, n, Plan.mapped(plan.tokens, plan.ranks))
-    if plan.kernel.operand == OperandType.E5M2:
-        return grid_of_fp8(m, n, k, plan)
-    return grid_of_rs_bf16(m, n, k, plan)
+    if plan.kernel.main_loop == MainLoop.SS:
+        return grid_of_ss(m, n, plan)
+    if plan.kernel.operand == OperandType.BF16:
+        return grid_of_rs_bf16(m, n, k, plan)
+    return grid_of_rs_fp8(m, n, k, plan, weight_bits)

@@ -1,8 +1,8 @@
 """What the host decides for products of experts: who takes them, tiles, grids and workspaces.
 
-    streaming       few rows of each: no lists, no stages
-    byte_experts    activations of MXFP4 or MXFP8, results of two bytes
-    experts         the others: activations kept, or results of four bytes
+    stream              few rows of each: no lists, nothing prepared
+    rs_e5m2, rs_e4m3    activations of MXFP4 or MXFP8, results of two bytes
+    rs_bf16             the others: activations kept, or results of four bytes
 
 Weights are MXFP4, preshuffled for CUDA; activations are floats, kept or rounded to an MX format. All
 else is for the portable kernels. The host knows rows and experts, not who has how many: tiles are
@@ -19,7 +19,7 @@ from ...problem import Known, Left, LeftKind, may_be
 from ...simt import host as portable
 from ...simt.host import FLOAT32, VECTOR_BYTES, bytes_of, is_left_aligned
 from ..layout import OPERANDS, TILE_ROWS as WEIGHT_ROWS
-from ..plan import MULTIPROCESSORS, PRESHUFFLED
+from ..plan import Kernel, MULTIPROCESSORS, PRESHUFFLED
 from ..shapes import (
     COLUMNS,
     EXPERT_CAPACITY,
@@ -38,6 +38,7 @@ from .gemm import MXFP4, MXFP8
 from .workspace import (
     ALL_ROWS,
     CTA_CHUNKS,
+    LANE_CHUNKS,
     PreparedPlaces,
     MANY_CHUNKS,
     MAX_K,
@@ -56,7 +57,7 @@ comptime TILE_ROWS = [16, 32, 64, 128, MOST_TILE_ROWS]
 comptime USUAL_SHARE = 2
 """What an expert has at most, mostly, of its share of the rows. Guess."""
 comptime MAX_GRID = 65535
-"""Tiles of a launch, and columns of groups."""
+"""Tiles of a launch, and tiles of a row of the result."""
 comptime LIST_THREADS = 1024
 """Threads of the group that lists rows: one for each expert."""
 comptime LIST_WARPS = LIST_THREADS // 32
@@ -132,10 +133,10 @@ def may_take_operands[known: Known]() -> Bool:
     return is_right and may_be(known.layout, PRESHUFFLED)
 
 
-def takes_experts(left: Left, experts: Experts, rows: Int) -> Bool:
-    """Says whether fast kernels take a product of so many rows."""
+def _takes(left: Left, experts: Experts, rows: Int, result: Int) -> Bool:
+    """Says whether fast kernels take a product of so many rows, with a result at an address."""
     var right = experts.right
-    var addresses = right.codes | right.scales | experts.codes_step | experts.scales_step
+    var addresses = right.codes | right.scales | experts.codes_step | experts.scales_step | result
     var is_left = left.kind == LeftKind.KEPT or (
         left.kind == LeftKind.QUANTIZED and not has_float_scales(left.format)
     )
@@ -150,71 +151,48 @@ def takes_experts(left: Left, experts: Experts, rows: Int) -> Bool:
     )
 
 
-def supports(problem: GroupedProblem) -> Bool:
-    """Says whether fast kernels take a grouped product."""
-    return (
-        takes_experts(problem.left, problem.experts, problem.m)
-        and problem.values % VECTOR_BYTES == 0
-    )
-
-
-def supports(problem: ExpertsProblem) -> Bool:
-    """Says whether fast kernels take a layer of experts."""
-    var count = problem.routing.count()
-    return (
-        takes_experts(problem.left, problem.gate_up, count)
-        and takes_experts(problem.left, problem.down, count)
-        and problem.values % VECTOR_BYTES == 0
-        and count > 0
-    )
-
-
-def streaming_takes(
-    left: Left, rows: Int, experts: Int, slots: Int, k: Int, is_gated: Bool
-) -> Bool:
-    """Says whether `streaming` is for so many rows, of what fast kernels take."""
+def _streams(left: Left, rows: Int, experts: Int, slots: Int, k: Int, is_gated: Bool) -> Bool:
+    """Says whether streaming is for so many rows, of what fast kernels take."""
     var bytes = streaming_config(rows, experts, is_gated).grouped_bytes(experts, slots, k)
     comptime KEPT_SHARE = SHARES[MAX_ROW_FRAGMENTS - 1]
     var share = KEPT_SHARE if left.kind == LeftKind.KEPT else MAX_SHARE
     return rows <= min(MAX_STREAMED_ROWS, share * experts) and bytes <= SHARED_BYTES
 
 
-def streaming_takes(problem: GroupedProblem) -> Bool:
-    """Says whether it is for a grouped product."""
-    return streaming_takes(problem.left, problem.m, problem.experts.count, 0, problem.k, False)
+def _listed(left: Left, k: Int, dtype: Int) -> Kernel:
+    """Returns the kernel for listed rows, of what fast kernels take.
 
-
-def streaming_takes(problem: ExpertsProblem) -> Bool:
-    """Says whether it is for a layer of experts."""
-    var count, experts = problem.routing.count(), problem.gate_up.count
-    return streaming_takes(
-        problem.left, count, experts, count, problem.width, True
-    ) and streaming_takes(problem.left, count, experts, count, problem.inner, False)
-
-
-def bytes_take(left: Left, k: Int, dtype: Int) -> Bool:
-    """Says whether `byte_experts` is for activations and a result, of what fast kernels take.
-
-    Sums lose what bfloat16 and float16 do not show but float32 may.
+    Sums of FP8 lose what bfloat16 and float16 do not show but float32 may.
     """
-    return (
-        left.kind == LeftKind.QUANTIZED
-        and left.format in (MXFP4, MXFP8)
-        and is_left_aligned(left)
-        and k <= MAX_K
-        and Int32(dtype) != FLOAT32
-    )
+    var is_fp8 = left.kind == LeftKind.QUANTIZED and left.format in (MXFP4, MXFP8)
+    if is_fp8 and is_left_aligned(left) and k <= MAX_K and Int32(dtype) != FLOAT32:
+        return Kernel.RS_E5M2 if left.format == MXFP4 else Kernel.RS_E4M3
+    return Kernel.RS_BF16
 
 
-def bytes_take(problem: GroupedProblem) -> Bool:
-    """Says whether it is for a grouped product."""
-    return bytes_take(problem.left, problem.k, problem.dtype)
+def kernel_of(problem: GroupedProblem) -> Kernel:
+    """Returns the kernel of a grouped product."""
+    var left, m, k, experts = problem.left, problem.m, problem.k, problem.experts
+    if not _takes(left, experts, m, problem.values):
+        return Kernel.PORTABLE
+    if _streams(left, m, experts.count, 0, k, False):
+        return Kernel.STREAM
+    return _listed(left, k, problem.dtype)
 
 
-def bytes_take(problem: ExpertsProblem) -> Bool:
-    """Says whether it is for a layer of experts."""
-    var k = max(problem.width, problem.inner)
-    return problem.gate.has_quotients() and bytes_take(problem.left, k, problem.dtype)
+def kernel_of(problem: ExpertsProblem) -> Kernel:
+    """Returns the kernel of both products of a layer."""
+    var left, slots, experts = problem.left, problem.routing.count(), problem.gate_up.count
+    var takes_first = _takes(left, problem.gate_up, slots, problem.values)
+    if not takes_first or not _takes(left, problem.down, slots, problem.values) or slots == 0:
+        return Kernel.PORTABLE
+    var width, inner = problem.width, problem.inner
+    var streams_first = _streams(left, slots, experts, slots, width, True)
+    if streams_first and _streams(left, slots, experts, slots, inner, False):
+        return Kernel.STREAM
+    if not problem.gate.has_quotients():
+        return Kernel.RS_BF16
+    return _listed(left, max(width, inner), problem.dtype)
 
 
 # Workspaces.
@@ -280,89 +258,92 @@ struct StreamingMemory(TrivialRegisterPassable):
 
 @fieldwise_init
 struct Memory(TrivialRegisterPassable):
-    """Where in the workspace lies what launches of `experts` or `byte_experts` hand over."""
+    """Where in the workspace lies what launches of products of listed rows hand over."""
 
+    var kernel: Kernel
+    """Of the products."""
+    var tile_rows: Int
+    """Rows of a tile, at most."""
     var lists: ListPlaces
     var first: Int
-    """The left side of the first product; of `byte_experts` its exponents, too."""
+    """Rows of A of the first product, prepared; of FP8 its exponents, too."""
     var second: Int
-    """That of the second one."""
+    """Those of the second one."""
     var hidden: Int
     """Rows of hidden numbers, floats like the tokens."""
     var rows: Int
     """Rows of slots, float32."""
     var num_bytes: Int
     """Enough for an address that is not aligned."""
-    var tile_rows: Int
-    """Rows of a tile, at most."""
-    var is_bytes: Bool
-    """Whether rows are prepared as bytes, for FP8 tensor cores."""
 
     @staticmethod
     def of(problem: GroupedProblem, address: Int) -> Self:
         """Lays out a grouped product."""
-        var count, is_bytes = problem.experts.count, bytes_take(problem)
-        var tile_rows = EXPERT_CAPACITY if is_bytes else tile_rows_of(problem.m, count)
-        var lists = ListPlaces.of(address, problem.m, count, tile_rows, 0, has_marks=not is_bytes)
-        var first = lists.end()
-        var end: Int
-        if is_bytes:
-            end = end_of(problem.left, lists, count, problem.n, problem.k, first)
-        else:
-            end = end_of_stages(lists, problem.k, first)
-        return Self(lists, first, first, end, end, end - address + ALIGNMENT, tile_rows, is_bytes)
+        var found = Self._listed(kernel_of(problem), problem.m, problem.experts.count, 0, address)
+        var end = found._end_of(problem.experts.count, problem.n, problem.k, found.first)
+        found.num_bytes = end - address + ALIGNMENT
+        return found
 
     @staticmethod
     def of(problem: ExpertsProblem, address: Int) -> Self:
         """Lays out a layer."""
         var slots, count = problem.routing.count(), problem.gate_up.count
-        var width, inner, is_bytes = problem.width, problem.inner, bytes_take(problem)
-        var tile_rows = EXPERT_CAPACITY if is_bytes else tile_rows_of(slots, count)
-        var lists = ListPlaces.of(address, slots, count, tile_rows, slots, has_marks=not is_bytes)
-        var first = lists.end()
-        var second = first
-        var hidden: Int
-        if is_bytes:
-            second = end_of(problem.left, lists, count, 2 * inner, width, first)
-            hidden = end_of(problem.left, lists, count, width, inner, second)
+        var width, inner = problem.width, problem.inner
+        var found = Self._listed(kernel_of(problem), slots, count, slots, address)
+        if found.is_fp8():
+            found.second = found._end_of(count, 2 * inner, width, found.first)
+            found.hidden = found._end_of(count, width, inner, found.second)
         else:
-            hidden = end_of_stages(lists, max(width, inner), first)
-        var hidden_bytes = lists.num_places * inner * bytes_of(problem.left.dtype)
-        var rows = align_up(hidden + hidden_bytes, ALIGNMENT)
-        var end = rows + lists.num_places * width * bytes_of(Int(FLOAT32))
-        return Self(
-            lists, first, second, hidden, rows, end - address + ALIGNMENT, tile_rows, is_bytes
-        )
+            found.hidden = found._end_of(count, 0, max(width, inner), found.first)
+        var places = found.lists.num_places
+        var hidden_bytes = places * inner * bytes_of(problem.left.dtype)
+        found.rows = align_up(found.hidden + hidden_bytes, ALIGNMENT)
+        var end = found.rows + places * width * bytes_of(Int(FLOAT32))
+        found.num_bytes = end - address + ALIGNMENT
+        return found
 
+    @staticmethod
+    def _listed(kernel: Kernel, rows: Int, experts: Int, slots: Int, address: Int) -> Self:
+        """Lays out the lists of so many rows, and nothing behind."""
+        var is_bf16 = kernel == Kernel.RS_BF16
+        var tile_rows = tile_rows_of(rows, experts) if is_bf16 else EXPERT_CAPACITY
+        var lists = ListPlaces.of(address, rows, experts, tile_rows, slots, has_marks=is_bf16)
+        return Self(kernel, tile_rows, lists, lists.end(), lists.end(), 0, 0, 0)
 
-def end_of_stages(lists: ListPlaces, k: Int, address: Int) -> Int:
-    """Returns the first aligned address behind the stages of all places."""
-    var stages_bytes = Int(num_steps_of(UInt32(k))) * lists.num_places * ROW_BYTES
-    return align_up(address + stages_bytes, ALIGNMENT)
+    def is_fp8(self) -> Bool:
+        """Says whether rows are prepared for FP8 tensor cores."""
+        return self.kernel != Kernel.RS_BF16
 
+    def _end_of(self, experts: Int, n: Int, k: Int, address: Int) -> Int:
+        """Returns the first aligned address behind the prepared rows of all places.
 
-def end_of(left: Left, lists: ListPlaces, experts: Int, n: Int, k: Int, address: Int) -> Int:
-    """Returns the first aligned address behind all places and the exponents of weights."""
-    var weight_rows = experts * align_up(n, WEIGHT_ROWS)
-    var places = PreparedPlaces.of(lists.num_places, weight_rows, k, ALL_ROWS, has_weights=False)
-    var end = places.end_of_blocks(lists.num_places, k)
-    if left.format == MXFP8:
-        end = places.end_of_factors(k)
-    return align_up(address + end, ALIGNMENT)
+        Behind those for FP8 are the exponents of [n, k] weights.
+        """
+        var num_places = self.lists.num_places
+        if not self.is_fp8():
+            var steps = Int(num_steps_of(UInt32(k)))
+            return align_up(address + steps * num_places * ROW_BYTES, ALIGNMENT)
+        var weight_rows = experts * align_up(n, WEIGHT_ROWS)
+        var places = PreparedPlaces.of(num_places, weight_rows, k, ALL_ROWS, has_weights=False)
+        var is_e4m3 = self.kernel == Kernel.RS_E4M3
+        var end = places.end_of_factors(k) if is_e4m3 else places.end_of_blocks(num_places, k)
+        return align_up(address + end, ALIGNMENT)
 
 
 def workspace_of(problem: GroupedProblem) -> Workspace:
     """Returns the workspace of a grouped product."""
-    if not supports(problem) or streaming_takes(problem):
+    var kernel = kernel_of(problem)
+    if kernel == Kernel.PORTABLE or kernel == Kernel.STREAM:
         return Workspace(0, 0)
     return Workspace(0, Memory.of(problem, 0).num_bytes)
 
 
 def workspace_of(problem: ExpertsProblem) -> Workspace:
     """Returns the workspace of a layer of experts."""
-    if not supports(problem):
+    var kernel = kernel_of(problem)
+    if kernel == Kernel.PORTABLE:
         return portable.workspace_of(problem)
-    if streaming_takes(problem):
+    if kernel == Kernel.STREAM:
         return Workspace(0, StreamingMemory.of(problem, 0).num_bytes)
     return Workspace(0, Memory.of(problem, 0).num_bytes)
 
@@ -388,47 +369,31 @@ def grid_of_stages(tile_rows: Int, num_tiles: Int, k: Int) -> Grid:
     return Grid(ceildiv(parts, CTA_CHUNKS), num_tiles, threads=PREPARE_THREADS, starts_early=True)
 
 
-def log_lanes_of_places(left: Left, num_places: Int, k: Int) -> Int:
-    """Returns the lanes of a place whose row becomes bytes, as an exponent."""
-    if left.format == MXFP8:
-        return log_lanes_of(num_places, k)
-    return log_lanes_of(num_places, k, MANY_CHUNKS)
-
-
-def grid_of_places(num_places: Int, log_lanes: Int) -> Grid:
-    """Returns the grid for the bytes of places that have so many lanes."""
+def grid_of_places(kernel: Kernel, num_places: Int, k: Int) -> Grid:
+    """Returns the grid for rows of `k` elements that become bytes at so many places."""
+    var most_chunks = LANE_CHUNKS if kernel == Kernel.RS_E4M3 else MANY_CHUNKS
     return Grid(
-        ctas_of_rows(num_places, log_lanes),
+        ctas_of_rows(num_places, log_lanes_of(num_places, k, most_chunks)),
         threads=PREPARE_THREADS,
         shared_bytes=8 * PREPARE_WARPS,
         starts_early=True,
     )
 
 
-def num_groups_of(columns: Int, is_gated: Bool) -> Int:
-    """Returns the groups of columns of a tile."""
+def column_tiles_of(columns: Int, is_gated: Bool) -> Int:
+    """Returns the tiles of a row of the result."""
     return ceildiv(columns, HIDDEN if is_gated else COLUMNS)
 
 
-def grid_of_tiles(tile_rows: Int, num_tiles: Int, num_groups: Int) -> Grid:
-    """Returns the grid of `experts` for tiles of so many groups of columns each."""
-    var config = RsConfig.grouped(tile_rows)
-    return Grid(
-        min(num_tiles * num_groups, MULTIPROCESSORS),
-        threads=config.threads(),
-        shared_bytes=config.shared_bytes(),
-        starts_early=True,
-    )
-
-
-def grid_of_bytes(has_factors: Bool, num_tiles: Int, num_groups: Int) -> Grid:
-    """Returns the grid of `byte_experts`; MXFP8 activations have factors."""
-    return Grid(
-        min(num_tiles * num_groups, MULTIPROCESSORS),
-        threads=THREADS,
-        shared_bytes=RsLayout.fp8(EXPERT_CAPACITY, 4, has_factors).space().end(),
-        starts_early=True,
-    )
+def grid_of_tiles(kernel: Kernel, tile_rows: Int, num_tiles: Int, column_tiles: Int) -> Grid:
+    """Returns the grid of a product of listed rows: so many tiles a row of the result."""
+    var ctas = min(num_tiles * column_tiles, MULTIPROCESSORS)
+    var threads = THREADS
+    var shared_bytes = RsLayout.fp8(tile_rows, 4, kernel == Kernel.RS_E4M3).space().end()
+    if kernel == Kernel.RS_BF16:
+        var config = RsConfig.grouped(tile_rows)
+        threads, shared_bytes = config.threads(), config.shared_bytes()
+    return Grid(ctas, threads=threads, shared_bytes=shared_bytes, starts_early=True)
 
 
 def grid_of_streaming(

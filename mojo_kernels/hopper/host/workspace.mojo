@@ -1,10 +1,10 @@
 """What the host decides for a product of one matrix: the workspace, by kernel.
 
-    middle, many    tokens as bfloat16 stages, marks of their rows; parts of tiles
-    bf16            rows of B as bfloat16, fallback flags of tiles of 32 of them
-    E5M2            rows of A and B as bytes, shared exponents; parts of tiles
-    E4M3            the same, and factors of A
-    float scales    E4M3 codes of floats, and their scales
+    rs_bf16             rows of A as bfloat16 stages, their fallback flags; partial sums of stream-K
+    ss_bf16             rows of B as bfloat16, fallback flags of tiles of 32 of them
+    rs_e5m2, ss_e5m2    rows of A and B as bytes, shared exponents; partial sums of stream-K
+    rs_e4m3, ss_e4m3    the same, and factors of A
+    ss_e4m3             of plain codes under float scales: those of floats, and their scales
 """
 
 from std.bit import log2_floor
@@ -13,7 +13,7 @@ from std.math import align_up, ceildiv
 from ...launch.grid import Workspace
 from ...simt.host import CHUNK
 from ..layout import BLOCK, TILE_ROWS
-from ..plan import Kernel, MULTIPROCESSORS, OperandType, Plan
+from ..plan import Kernel, MULTIPROCESSORS, MainLoop, OperandType, Plan
 from ..shapes import COLUMNS, GROUPS, NUMBER_BYTES, PARTS, ROW_BYTES, num_steps_of
 
 comptime WIDEST_TILE = 256
@@ -108,26 +108,6 @@ def scales_at(m: Int, k: Int) -> Int:
     return align_up(m * k, PADDED)
 
 
-def workspace_of_mapped(m: Int, k: Int) -> Workspace:
-    """Returns the workspace that floats want: codes, then a scale a block."""
-    return Workspace(0, scales_at(m, k) + 4 * m * ceildiv(k, ROW_BYTES))
-
-
-def workspace_of_prepared(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
-    """Returns the workspace of a plan whose operands are prepared; partial sums come last."""
-    if plan.kernel == Kernel.SS_BF16:
-        var places = PreparedPlaces.of(0, n, NUMBER_BYTES * k, 1, has_weights=True)
-        return Workspace(0, places.exponents + ceildiv(n, TILE_ROWS))
-    var places = PreparedPlaces.of(m, n, k, plan.tokens, has_weights=plan.kernel.is_prepared)
-    if plan.kernel.operand == OperandType.E4M3:
-        return Workspace(0, places.end_of_factors(k))
-    var end = places.end_of_blocks(m, k)
-    if plan.is_stream_k():
-        var tiles = plan.tiles(m, n).num_tiles()
-        end = align_up(end, PADDED) + fix_up_bytes(plan.tokens, tiles)
-    return Workspace(0, end)
-
-
 def may_share(tiles: Int, num_steps: Int) -> Bool:
     """Says whether kernels can divide up the stages of so many tiles: in 32 bits."""
     return (tiles * num_steps + 1) * MULTIPROCESSORS < 1 << 32
@@ -135,25 +115,29 @@ def may_share(tiles: Int, num_steps: Int) -> Bool:
 
 def is_shared(m: Int, n: Int, k: Int, plan: Plan) -> Bool:
     """Says whether a plan is of stream-K, and the stages are few enough for it."""
-    var num_steps = Int(num_steps_of(UInt32(k)))
-    return plan.is_stream_k() and may_share(plan.tiles(m, n).num_tiles(), num_steps)
-
-
-def workspace_of_rs_bf16(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
-    """Returns the workspace of RS on bfloat16: prepared rows of A, then stream-K's sums."""
-    var size = align_up(bf16_bytes(m, k), PADDED)
-    if is_shared(m, n, k, plan):
-        size += fix_up_bytes(plan.tokens, plan.tiles(m, n).num_tiles())
-    return Workspace(0, size)
+    return plan.is_stream_k() and may_share(plan.tiles(m, n).num_tiles(), num_steps_of(k, plan))
 
 
 def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
-    """Returns the workspace that a plan for MXFP4 weights wants."""
-    if plan.kernel == Kernel.STREAM:
+    """Returns the workspace that a plan wants: what is prepared, then stream-K's partial sums."""
+    var kernel = plan.kernel
+    if kernel.main_loop == MainLoop.STREAM:
         return Workspace(0, 0)
-    if plan.kernel.operand == OperandType.E5M2 or plan.kernel == Kernel.SS_BF16:
-        return workspace_of_prepared(m, n, k, plan)
-    return workspace_of_rs_bf16(m, n, k, plan)
+    if kernel == Kernel.SS_E4M3:
+        return Workspace(0, scales_at(m, k) + 4 * m * ceildiv(k, ROW_BYTES))
+    var size: Int
+    if kernel == Kernel.RS_BF16:
+        size = align_up(bf16_bytes(m, k), PADDED)
+    elif kernel == Kernel.SS_BF16:
+        var places = PreparedPlaces.of(0, n, NUMBER_BYTES * k, 1, has_weights=True)
+        size = places.exponents + ceildiv(n, TILE_ROWS)
+    else:
+        var places = PreparedPlaces.of(m, n, k, plan.tokens, has_weights=kernel.is_prepared)
+        var is_e4m3 = kernel.operand == OperandType.E4M3
+        size = places.end_of_factors(k) if is_e4m3 else places.end_of_blocks(m, k)
+    if is_shared(m, n, k, plan):
+        size = align_up(size, PADDED) + fix_up_bytes(plan.tokens, plan.tiles(m, n).num_tiles())
+    return Workspace(0, size)
 
 
 # Operand preparation: a CTA has some rows, a power of two of its threads each.

@@ -20,16 +20,7 @@ from ...simt.arguments import Activations
 from ..epilogue.stream_k import FixUp
 from ..gemm_rs_fp8 import launch as launch_rs
 from ..gemm_ss import launch as launch_ss
-from ..host.gemm import (
-    MXFP4,
-    Scaling,
-    aligned_takes,
-    fp8_takes,
-    grid_of_aligned,
-    grid_of_fp8,
-    is_kept_bfloat16,
-    shareable,
-)
+from ..host.gemm import MXFP4, Pair, Scaling, grid_of_rs_fp8, shareable
 from ..host.workspace import (
     LANE_CHUNKS,
     MANY_CHUNKS,
@@ -38,10 +29,9 @@ from ..host.workspace import (
     ctas_of_tile,
     fix_up_bytes,
     scales_at,
-    workspace_of_mapped,
-    workspace_of_prepared,
+    workspace_of,
 )
-from ..plan import Kernel, OperandType, Plan, takes_operands
+from ..plan import MainLoop, OperandType, Plan
 from ..shapes import DENSE_TOKENS, DIRECT_TOKENS, GROUPS, ROW_BYTES, columns_of
 from .float_scales import FloatOperands, FloatScaledRows, FloatScales
 from .kernel import TilesOfB, launch_prepare
@@ -49,41 +39,29 @@ from .operands import PreparedRows
 from .source import SourceRows
 
 
-def launch_e5m2(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
-    """Launches MXFP4 by MXFP4; stages that are too many to be shared are not."""
-    if not fp8_takes(problem):
-        raise Error("plan: E5M2 is for MXFP4 activations, and for bfloat16 or float16 results")
+def launch_prepared[
+    operand: OperandType
+](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    """Launches a product of prepared operands; stages that are too many to be shared are not."""
+    comptime IS_E4M3 = operand == OperandType.E4M3
+    if not Pair.of(problem).has_prepared(operand):
+        comptime if operand == OperandType.E5M2:
+            raise Error("plan: E5M2 is for MXFP4 activations, and for bfloat16 or float16 results")
+        elif IS_E4M3:
+            raise Error("plan: E4M3 is for MXFP8 activations, bfloat16 or float16 results")
+        else:
+            raise Error("plan: bfloat16 is for bfloat16 activations that are kept")
+    comptime WEIGHT_BITS: List[Int] = [4, 8] if IS_E4M3 else [4]
     var cut = shareable(problem.m, problem.n, problem.k, plan)
     comptime for tokens in DIRECT_TOKENS:
-        if plan.tokens == tokens:
-            if plan.kernel != Kernel.SS_E5M2:
-                return _launch[OperandType.E5M2, 4, False, tokens](problem, cut, queue)
-            comptime if tokens in DENSE_TOKENS:
-                return _launch[OperandType.E5M2, 4, True, tokens](problem, cut, queue)
-    raise Error(String("plan: no tile of E5M2 has ", plan.tokens, " rows"))
-
-
-def launch_e4m3(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
-    """Launches MXFP8 by MXFP8 or MXFP4."""
-    if not aligned_takes(problem):
-        raise Error("plan: E4M3 is for MXFP8 activations, bfloat16 or float16 results")
-    comptime for tokens in DENSE_TOKENS:
-        comptime for bits in [4, 8]:
+        comptime for bits in WEIGHT_BITS:
             if plan.tokens == tokens and (problem.right.format == MXFP4) == (bits == 4):
-                if plan.kernel == Kernel.RS_E4M3:
-                    return _launch[OperandType.E4M3, bits, False, tokens](problem, plan, queue)
-                return _launch[OperandType.E4M3, bits, True, tokens](problem, plan, queue)
-    raise Error(String("plan: no tile of these formats has ", plan.tokens, " rows"))
-
-
-def launch_bf16(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
-    """Launches bfloat16 activations, which are read where they are, by MXFP4."""
-    if not (is_kept_bfloat16(problem) and takes_operands(problem)):
-        raise Error("plan: bfloat16 is for bfloat16 activations that are kept")
-    comptime for tokens in DENSE_TOKENS:
-        if plan.tokens == tokens:
-            return _launch[OperandType.BF16, 4, True, tokens](problem, plan, queue)
-    raise Error(String("plan: no tile of bfloat16 has ", plan.tokens, " rows"))
+                comptime if operand == OperandType.E5M2 or (IS_E4M3 and tokens in DENSE_TOKENS):
+                    if plan.kernel.main_loop == MainLoop.RS:
+                        return _launch[operand, bits, False, tokens](problem, cut, queue)
+                comptime if tokens in DENSE_TOKENS:
+                    return _launch[operand, bits, True, tokens](problem, cut, queue)
+    raise Error(String("plan: no tile of these operands has ", plan.tokens, " rows"))
 
 
 def _launch[
@@ -92,7 +70,7 @@ def _launch[
     """Launches both kernels; B becomes codes of so many bits, or is in the workspace."""
     comptime Rows = PreparedRows[operand, bits, in_workspace]
     var m, n, k = problem.m, problem.n, problem.k
-    var space = workspace_of_prepared(m, n, k, plan)
+    var space = workspace_of(m, n, k, plan)
     var address = queue.workspace(space)
     var rows = Rows.at(m, n, k, tokens, address)
     var fix_up, num_counters = FixUp[tokens].at(0, 0), 0
@@ -118,13 +96,13 @@ def _launch[
             var row_bytes, stride = Rows.NUMBER_BYTES * k, problem.left.row_stride
             left = MappedRows(problem.left.values, m, row_bytes, Rows.NUMBER_BYTES * stride, tokens)
         launch_ss[rows=tokens](problem, rows, left, right, cut, queue)
-    elif Rows.IS_E5M2:
-        var grid = grid_of_fp8(m, n, k, cut)
-        if plan.is_stream_k():
-            return launch_rs[Rows, tokens, is_stream_k=True](rows, grid, problem, 1, queue, fix_up)
-        launch_rs[Rows, tokens](rows, grid, problem, cut.ranks, queue)
     else:
-        var grid = grid_of_aligned(m, n, bits, cut)
+        var grid = grid_of_rs_fp8(m, n, k, cut, bits)
+        comptime if Rows.IS_E5M2:
+            if plan.is_stream_k():
+                return launch_rs[Rows, tokens, is_stream_k=True](
+                    rows, grid, problem, 1, queue, fix_up
+                )
         launch_rs[Rows, tokens](rows, grid, problem, cut.ranks, queue)
 
 
@@ -144,7 +122,7 @@ def _launch_float_scaled[
     var m, n, k = problem.m, problem.n, problem.k
     var codes, scales = problem.left.values, problem.left.scales
     if problem.left.kind == LeftKind.QUANTIZED:
-        codes = queue.workspace(workspace_of_mapped(m, k))
+        codes = queue.workspace(workspace_of(m, n, k, plan))
         scales = codes + scales_at(m, k)
         var to = FloatScaledRows(
             device_pointer[DType.uint32](codes), device_pointer[DType.float32](scales)

@@ -18,7 +18,7 @@ from ...simt.host import BFLOAT16
 from ..instructions.packed import Pairs, WORD_PAIRS
 from ..instructions.shared_memory import TileAddresses, load_word, store_quad, store_word
 from ..instructions.warp import keep_branch
-from ..layout import K_LANES
+from ..layout import K_LANES, OPERANDS
 from ..codec import (
     load_chunk,
     TokenPairs,
@@ -30,7 +30,6 @@ from ..codec import (
     rounds_packed,
     scale_of_neighbours,
 )
-from ..plan import OPERANDS
 from ..shapes import (
     FRAGMENT_ROWS,
     STAGE_FRAGMENTS,
