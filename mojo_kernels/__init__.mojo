@@ -22,9 +22,9 @@ Hopper's builds on the room of any GPU.
     calls.mojo            what the other operations take
     backend.mojo          the machines that kernels are written for, named
     schedule/             which tile of C comes next
-        tiles.mojo            what an order of tiles is, and the plainest
+        tiles.mojo            the place of a tile; row after row
         xcd.mojo              orders for the eight dies of CDNA4
-        clusters.mojo         orders for clusters and persistent groups of NVIDIA GPUs
+        clusters.mojo         orders for NVIDIA GPUs
     launch/               where launches go
         grid.mojo             what a launch is told beside: its grid, its workspace; a launch in words
         queue.mojo            a queue: kernel, grid, arguments written once

@@ -23,7 +23,7 @@ are elements under a scale that many blocks share.
 from std.math import ceildiv
 
 from ..layouts import PreshuffledCuda, layout_position
-from ..schedule.clusters import GridTiles
+from ..schedule.tiles import RowMajor
 from ..simt.host import COLUMNS, TileShape, WARPS
 
 comptime MAPPED_ELEMENTS = 128 * 128
@@ -287,9 +287,9 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
             ranks //= 2
         return self.with_ranks(ranks)
 
-    def tiles(self, m: Int, n: Int) -> GridTiles:
+    def tiles(self, m: Int, n: Int) -> RowMajor:
         """Returns the tiles of C of [m, n]."""
-        return GridTiles(ceildiv(m, self.tokens), ceildiv(n, self.columns))
+        return RowMajor(ceildiv(m, self.tokens), ceildiv(n, self.columns))
 
     def ctas(self, m: Int, n: Int) -> Int:
         """Returns the CTAs of a launch that has one for each tile and rank."""

@@ -1,8 +1,7 @@
-"""The tiles of C as the groups of an NVIDIA grid take them, with or without clusters.
+"""The tiles of C as the CTAs of an NVIDIA grid take them, with or without clusters.
 
     Bands            tiles in one line; neighbours share weights and activations in the
                      second-level cache: up to `height` tiles of rows, then the next column
-    GridTiles        the grid's own second and third axis; the first one is the rank in the cluster
     GridRows         a row of C and some columns; rows go on along the third axis, because
                      hardware limits the second one to 16 bits
 
@@ -15,7 +14,7 @@ Bands, 3 x 2 tiles, height 2:
 
 from std.math import ceildiv
 
-from .tiles import Tile, TileSchedule
+from .tiles import Tile
 
 
 comptime HEIGHT = 8
@@ -29,7 +28,7 @@ def height_of(rows: Int, columns: Int) -> Int:
 
 
 @fieldwise_init
-struct Bands[height: Int = HEIGHT](TileSchedule):
+struct Bands[height: Int = HEIGHT](TrivialRegisterPassable):
     """Column after column of a band of tiles, band after band."""
 
     var rows: UInt32
@@ -38,42 +37,16 @@ struct Bands[height: Int = HEIGHT](TileSchedule):
     """Tiles of a row."""
 
     @always_inline
-    def num_tiles(self) -> Int:
-        return Int(self.rows * self.columns)
-
-    @always_inline
     def tile(self, index: Int) -> Tile:
+        """Returns the tile that an index stands for."""
         var band, in_band = divmod(UInt32(index), UInt32(Self.height) * self.columns)
         var first = band * UInt32(Self.height)
         var column, row = divmod(in_band, min(UInt32(Self.height), self.rows - first))
-        return Tile(0, Int(first + row), Int(column))
+        return Tile(Int(first + row), Int(column))
 
 
 @fieldwise_init
-struct GridTiles(TileSchedule):
-    """Row after row, as the hardware counts the second and third axis of a grid."""
-
-    var rows: Int
-    """Tiles of a column."""
-    var columns: Int
-    """Tiles of a row."""
-
-    @always_inline
-    def num_tiles(self) -> Int:
-        return self.rows * self.columns
-
-    @always_inline
-    def tile(self, index: Int) -> Tile:
-        var row, column = divmod(index, self.columns)
-        return Tile(0, row, column)
-
-    def grid(self, ranks: Int) -> Tuple[Int, Int, Int]:
-        """Returns the grid of clusters of `ranks` groups, a tile each."""
-        return (ranks, self.columns, self.rows)
-
-
-@fieldwise_init
-struct GridRows(TileSchedule):
+struct GridRows(TrivialRegisterPassable):
     """Row after row; a tile is one row of C."""
 
     comptime MAX_Y = 32768
@@ -84,15 +57,6 @@ struct GridRows(TileSchedule):
     var columns: Int
     """Tiles of a row."""
 
-    @always_inline
-    def num_tiles(self) -> Int:
-        return self.rows * self.columns
-
-    @always_inline
-    def tile(self, index: Int) -> Tile:
-        var row, column = divmod(index, self.columns)
-        return Tile(0, row, column)
-
     def grid(self) -> Tuple[Int, Int, Int]:
         """Returns the grid; the last slice may reach past the last row."""
         return (self.columns, min(self.rows, Self.MAX_Y), ceildiv(self.rows, Self.MAX_Y))
@@ -100,5 +64,5 @@ struct GridRows(TileSchedule):
     @staticmethod
     @always_inline
     def row_of(y: Int, z: Int) -> Int:
-        """Returns the row of a group, by its place in the grid."""
+        """Returns the row of a CTA, by its place in the grid."""
         return y + z * Self.MAX_Y

@@ -1,7 +1,8 @@
-"""The tiles of C in some order: index -> (group, row, column).
+"""The tiles of C in some order: index -> (row, column).
 
-A kernel that computes tiles asks a schedule which one an index stands for, and derives nothing by
-itself. A group is one product of several that share a launch; dense products have group 0 alone.
+A kernel that computes tiles asks an order which one an index stands for, and derives nothing by
+itself. Rows of tiles are those of one product, or of all groups of a grouped one: whose a row of
+tiles is, no order knows, but the tile scheduler that has found the groups.
 
     RowMajor, 2 x 3 tiles     0  1  2
                               3  4  5
@@ -12,25 +13,12 @@ itself. A group is one product of several that share a launch; dense products ha
 struct Tile(TrivialRegisterPassable):
     """The place of a tile of C, counted in tiles."""
 
-    var group: Int
     var row: Int
     var column: Int
 
 
-trait TileSchedule(TrivialRegisterPassable):
-    """An order of tiles."""
-
-    def num_tiles(self) -> Int:
-        """Returns how many indices stand for a tile."""
-        ...
-
-    def tile(self, index: Int) -> Tile:
-        """Returns the tile that `index` stands for."""
-        ...
-
-
 @fieldwise_init
-struct RowMajor(TileSchedule):
+struct RowMajor(TrivialRegisterPassable):
     """Neighbours of a row of tiles follow each other."""
 
     var rows: Int
@@ -40,9 +28,11 @@ struct RowMajor(TileSchedule):
 
     @always_inline
     def num_tiles(self) -> Int:
+        """Returns how many indices stand for a tile."""
         return self.rows * self.columns
 
     @always_inline
     def tile(self, index: Int) -> Tile:
+        """Returns the tile that an index stands for."""
         var row, column = divmod(index, self.columns)
-        return Tile(0, row, column)
+        return Tile(row, column)

@@ -9,7 +9,7 @@ Workgroups are dealt to the XCDs in turn: workgroup i runs on XCD i % 8.
 
 from std.math import align_up
 
-from .tiles import Tile, TileSchedule
+from .tiles import Tile
 
 comptime NUM_XCDS = 8
 """XCDs, to which workgroups are dealt in turn."""
@@ -25,7 +25,7 @@ def _quotient(a: UInt32, b: UInt32) -> UInt32:
 
 
 @fieldwise_init
-struct XcdBands(TileSchedule):
+struct XcdBands(TrivialRegisterPassable):
     """Bands of rows of tiles, gone through column by column; each XCD has a stretch of them.
 
     Indices beyond the last tile have a row beyond the last row: a grid is a multiple of the XCDs.
@@ -39,25 +39,17 @@ struct XcdBands(TileSchedule):
     var columns: Int
     """Tiles of a row."""
 
-    @always_inline
-    def num_tiles(self) -> Int:
-        return self.rows * self.columns
-
     def num_workgroups(self) -> Int:
         """Returns the workgroups of a launch."""
-        return align_up(self.num_tiles(), NUM_XCDS)
-
-    @always_inline
-    def has(self, index: Int) -> Bool:
-        """Says whether a launch has such a workgroup."""
-        comptime XCDS = UInt32(NUM_XCDS)
-        var of_each = (UInt32(self.rows) * UInt32(self.columns) + (XCDS - 1)) // XCDS
-        return UInt32(index) // XCDS < of_each
+        return align_up(self.rows * self.columns, NUM_XCDS)
 
     @always_inline
     def has_tile(self, index: Int) -> Bool:
         """Says whether a workgroup of the launch, or one behind it, has a tile."""
-        return self.has(index) and self._number(index) < UInt32(self.rows) * UInt32(self.columns)
+        comptime XCDS = UInt32(NUM_XCDS)
+        var per_xcd = (UInt32(self.rows) * UInt32(self.columns) + (XCDS - 1)) // XCDS
+        var is_of_launch = UInt32(index) // XCDS < per_xcd
+        return is_of_launch and self._number(index) < UInt32(self.rows) * UInt32(self.columns)
 
     @always_inline
     def _number(self, index: Int) -> UInt32:
@@ -68,6 +60,7 @@ struct XcdBands(TileSchedule):
 
     @always_inline
     def tile(self, index: Int) -> Tile:
+        """Returns the tile that an index stands for."""
         var rows, columns = UInt32(self.rows), UInt32(self.columns)
         var number = self._number(index)
         var band = UInt32(0)
@@ -76,10 +69,10 @@ struct XcdBands(TileSchedule):
         var in_band = number - band * UInt32(Self.BAND) * columns
         var height = min(rows - band * UInt32(Self.BAND), UInt32(Self.BAND))
         if number >= rows * columns:
-            return Tile(0, self.rows, self.columns)
+            return Tile(self.rows, self.columns)
         var column = _quotient(in_band, height)
         var row = band * UInt32(Self.BAND) + in_band - column * height
-        return Tile(0, Int(row), Int(column))
+        return Tile(Int(row), Int(column))
 
 
 @fieldwise_init
@@ -103,4 +96,4 @@ struct XcdColumns(TrivialRegisterPassable):
     @always_inline
     def tile(x: Int, y: Int) -> Tile:
         """Returns the tile of workgroup (`x`, `y`)."""
-        return Tile(0, y, x)
+        return Tile(y, x)

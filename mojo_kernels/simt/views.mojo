@@ -45,7 +45,7 @@ def rows_of[dtype: DType](first: DevicePointer[dtype], row_stride: Int) -> Matri
 @always_inline
 def tile_here() -> Tile:
     """Returns the tile of this group, see `GridRows`."""
-    return Tile(0, GridRows.row_of(Int(block_idx.y), Int(block_idx.z)), Int(block_idx.x))
+    return Tile(GridRows.row_of(Int(block_idx.y), Int(block_idx.z)), Int(block_idx.x))
 
 
 @fieldwise_init

@@ -201,11 +201,11 @@ def stream_k_ctas(tiles: Int, num_steps: Int) -> Int:
 
 def grid_of_streaming(m: Int, n: Int, plan: Plan, config: StreamConfig, share: Int) -> Grid:
     """Returns the grid of `gemm_streaming` for C of [m, n]; a CTA has `share` blocks of K."""
-    var x, y, z = plan.tiles(m, n).grid(plan.ranks)
+    var tiles = plan.tiles(m, n)
     return Grid(
-        x,
-        y,
-        z,
+        plan.ranks,
+        tiles.columns,
+        tiles.rows,
         threads=config.threads(),
         cluster=plan.ranks,
         shared_bytes=config.dense_bytes(share),
