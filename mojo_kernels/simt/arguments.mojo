@@ -13,9 +13,8 @@ A float scale of a whole row is known only when the row was read: `amax_of_row` 
 """
 
 from std.bit import log2_floor
-from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 
-from ..launch.queue import DevicePointer, device_pointer
+from ..launch.queue import DevicePointer, KernelStruct, device_pointer
 from ..layouts import OperandLayout, Plain, RUN_BYTES
 from ..numbers.floats import F32_MANTISSA_BITS, round_to
 from ..numbers.formats import FORMATS, Format, block_of, has_float_scales
@@ -47,10 +46,8 @@ def carry_of(format: Int, rounding: Rounding) -> UInt32:
 
 
 @fieldwise_init
-struct Activations(DevicePassable, TrivialRegisterPassable):
+struct Activations(KernelStruct):
     """The left operand, [rows, k], in any of the kinds."""
-
-    comptime device_type: AnyType = Self
 
     var values: DevicePointer[DType.uint8]
     """Floats or codes."""
@@ -83,13 +80,6 @@ struct Activations(DevicePassable, TrivialRegisterPassable):
     def __init__(out self, problem: Problem):
         """Takes the left side of a problem."""
         self = Self(problem.left, problem.k)
-
-    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
-        encoder.encode(self, target)
-
-    @staticmethod
-    def get_type_name() -> String:
-        return "Activations"
 
     @always_inline
     def is_kept(self) -> Bool:
@@ -160,10 +150,8 @@ struct Activations(DevicePassable, TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct Weights(DevicePassable, TrivialRegisterPassable):
+struct Weights(KernelStruct):
     """The right operand, [rows, k], in a layout known at compile time."""
-
-    comptime device_type: AnyType = Self
 
     var codes: DevicePointer[DType.uint8]
     var scales: DevicePointer[DType.uint8]
@@ -175,13 +163,6 @@ struct Weights(DevicePassable, TrivialRegisterPassable):
         self.codes = device_pointer[DType.uint8](problem.right.codes)
         self.scales = device_pointer[DType.uint8](problem.right.scales)
         self.format = Int32(problem.right.format)
-
-    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
-        encoder.encode(self, target)
-
-    @staticmethod
-    def get_type_name() -> String:
-        return "Weights"
 
     @always_inline
     def chunk[
@@ -200,10 +181,8 @@ struct Weights(DevicePassable, TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct Result(DevicePassable, TrivialRegisterPassable):
+struct Result(KernelStruct):
     """Where a product goes and what is added to it."""
-
-    comptime device_type: AnyType = Self
 
     var output: DevicePointer[DType.uint8]
     """C, [rows, columns], contiguous."""
@@ -232,13 +211,6 @@ struct Result(DevicePassable, TrivialRegisterPassable):
         self = Self(problem.result.values, problem.result.dtype, problem.m, problem.n)
         self.bias = device_pointer[DType.uint8](problem.result.bias)
         self.bias_dtype = Int32(problem.result.bias_dtype)
-
-    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
-        encoder.encode(self, target)
-
-    @staticmethod
-    def get_type_name() -> String:
-        return "Result"
 
     @always_inline
     def elements(self) -> AnyFloats:

@@ -12,11 +12,10 @@ numbers but multiply sums, see `Factor`. What is marked has a scale for which th
 its elements of C are computed another way.
 """
 
-from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.math import ceildiv
 from std.memory import bitcast
 
-from ...launch.queue import DevicePointer, device_pointer
+from ...launch.queue import DevicePointer, KernelStruct, device_pointer
 from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ...numbers.formats import has_float_scales
 from ...problem import LeftKind, Problem
@@ -62,10 +61,8 @@ struct Range(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct FactoredRows(DevicePassable, TrivialRegisterPassable):
+struct FactoredRows(KernelStruct):
     """Rows of numbers, their factors and marks."""
-
-    comptime device_type: AnyType = Self
 
     var numbers: DevicePointer[DType.uint8]
     """The first row."""
@@ -119,13 +116,6 @@ struct FactoredRows(DevicePassable, TrivialRegisterPassable):
     def num_stages(self) -> UInt32:
         """Returns the factors of a row."""
         return stages_of(self.k)
-
-    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
-        encoder.encode(self, target)
-
-    @staticmethod
-    def get_type_name() -> String:
-        return "FactoredRows"
 
 
 @always_inline
