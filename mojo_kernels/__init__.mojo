@@ -25,6 +25,10 @@ Hopper's builds on the room of any GPU.
         tiles.mojo            the place of a tile; row after row
         xcd.mojo              orders for the eight dies of CDNA4
         clusters.mojo         orders for NVIDIA GPUs
+    routing/              tokens to experts, on any GPU
+        slots.mojo            slots of tokens: whose they are, what they count, their places
+        groups.mojo           rows sorted by group: from sizes, whose a row is
+        sums.mojo             rows of slots added up
     launch/               where launches go
         grid.mojo             what a launch is told beside: its grid, its workspace; a launch in words
         queue.mojo            a queue: kernel, grid, arguments written once
@@ -128,7 +132,6 @@ Hopper's builds on the room of any GPU.
             row_scales.mojo       scales of rows, applied to sums
             gate.mojo             a gated activation in few instructions
             hidden.mojo           gates and ups become hidden numbers on their way to memory
-        experts/              one of several matrices for each row
             dispatch.mojo         grouped products and layers: their launches
             shape.mojo            grids, and bytes that launches hand over
             routing.mojo          slots of tokens, sorted by expert
@@ -163,7 +166,6 @@ Hopper's builds on the room of any GPU.
             result.mojo           how sums get to C
             marked.mojo           what numbers cannot hold
         experts.mojo          the same where every row has an expert; layers of experts
-        routing.mojo          which expert a row goes to, found on the device
         copy.mojo             rows with gaps, made contiguous
     hopper/               NVIDIA Hopper: MXFP4 weights, four bits until registers; and FP8
         layout.mojo           the tile of its weight layout, in the kernels' words
@@ -173,6 +175,7 @@ Hopper's builds on the room of any GPU.
         gemm_rs_bf16.mojo     the warp-specialised kernel that decodes weights to bfloat16; its launch
         dispatch.mojo         the launch of what the host chose
         moe.mojo              products of experts: grouped ones and layers, their launches
+        routing.mojo          lists of rows, from sizes or ids; rows of slots added up
         codec.mojo            codes and floats as bfloat16 pairs, and floats as codes, two numbers at once
         quantize.mojo         quantize, a kernel of its own
         instructions/         inline assembly, beside simt's of any NVIDIA GPU
@@ -231,9 +234,6 @@ Hopper's builds on the room of any GPU.
             stages.mojo           stages in the workspace, and where a lane's bytes of a row go
             operands.mojo         rows that are ready, as operands of both main loops
             fallback.mojo         rows of E5M2 that share no exponent, block by block
-        experts/              one of several matrices for each row
-            groups.mojo           which rows and whose weights, from sizes or ids
-            slots.mojo            rows of slots added up
         host/                 what the host decides; no kernel, no instruction
             gemm.mojo             who takes a product, by what both sides have; grids, by main loop
             workspace.mojo        workspaces, by kernel

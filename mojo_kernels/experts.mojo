@@ -12,6 +12,9 @@ checked by whoever makes it, but for what lies in memory: sizes and ids.
 from .numbers.gates import Gate
 from .problem import Left, NO_BIAS, Result, Right
 
+comptime NUMBERS = 4
+"""Neighbours in a row that a lane of a GPU adds up: rows are made of blocks, so none is cut."""
+
 
 @fieldwise_init
 struct Experts(TrivialRegisterPassable):
@@ -61,6 +64,11 @@ struct GroupedProblem(TrivialRegisterPassable):
     var m: Int
     var n: Int
     var k: Int
+
+
+def most_tiles(rows: Int, groups: Int, tile_rows: Int) -> Int:
+    """Returns the most tiles that rows of groups of any sizes make; some have no group."""
+    return min(rows, (rows + (groups + 1) * (tile_rows - 1)) // tile_rows)
 
 
 @fieldwise_init

@@ -9,7 +9,7 @@
 
 Codes and scales have three dimensions, the first one counts experts; a bias is float32, of two, or
 [0, 0] for none. What else holds, see `max_ops`. On the CPU sizes and ids that do not fit raise; a
-GPU computes what `simt.routing` says, gfx950 with its own kernels, which want its own layout.
+GPU computes what `simt.experts` says, gfx950 with its own kernels, which want its own layout.
 """
 
 import extensibility

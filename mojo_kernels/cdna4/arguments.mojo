@@ -59,11 +59,6 @@ comptime RECORD = 4
 """Words that tell of a tile: its expert, its first row, where its group ends; one is free."""
 
 
-def most_tiles(m: Int, groups: Int, rows: Int) -> Int:
-    """Returns the most tiles of `rows` rows that m rows can make, some of which have no group."""
-    return min(m, (m + (groups + 1) * (rows - 1)) // rows)
-
-
 @fieldwise_init
 struct OrderedRows(TrivialRegisterPassable):
     """What `order_rows` makes of the rows of a product: addresses."""

@@ -29,8 +29,8 @@ from std.utils import StaticTuple
 
 from ..launch.queue import DevicePointer, Queue
 from ..problem import Problem
+from ..routing.slots import NO_EXPERT
 from ..simt.arguments import Activations, Result, Weights
-from ..simt.routing import NO_EXPERT
 from ..simt.views import flat_of, rows_of
 from .decode.bf16 import GatePairs, HalfTile, first_row_of
 from .prepare.stages import StagedRows

@@ -18,8 +18,8 @@ from std.utils import StaticTuple
 from ..launch.grid import Grid
 from ..launch.queue import Queue
 from ..problem import Problem
+from ..routing.slots import NO_EXPERT
 from ..simt.arguments import Activations, Result, Weights
-from ..simt.routing import NO_EXPERT
 from .decode.fp8 import Decoder, LaneReader, LaneRows
 from .epilogue.fallback import TileMarks, store_marked
 from .epilogue.reduce import RankRows, init_cluster, store_cluster, store_zeros

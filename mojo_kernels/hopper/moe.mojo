@@ -18,14 +18,12 @@ from ..experts import Experts, ExpertsProblem, GroupedProblem
 from ..launch.queue import Queue, device_pointer
 from ..numbers.gates import Gate
 from ..problem import Known, Left
+from ..routing.groups import Groups
+from ..routing.slots import Slots
 from ..simt import experts as portable
-from ..simt.arguments import Activations, Result
+from ..simt.arguments import Activations, ExpertWeights, Result
 from ..simt.host import FLOAT32, is_left_aligned
-from ..simt.routing import ExpertWeights, Groups, Slots
 from .epilogue.target import Target
-from .experts import groups, slots
-from .experts.groups import Lists
-from .experts.slots import Places
 from .gemm_rs_bf16 import gemm_rs_bf16
 from .gemm_rs_fp8 import gemm_rs_fp8
 from .host.moe import (
@@ -50,6 +48,7 @@ from .prepare.operands import PreparedRows
 from .prepare.source import SourceRows
 from .prepare.stages import StagedRows
 from .product import Gating, GroupedProduct
+from .routing import Lists, Places, launch_sums, lay_out_groups, route_slots
 from .shapes import EXPERT_CAPACITY, NUMBER_BYTES, RsConfig
 from .streaming import kernel as streaming
 
@@ -93,7 +92,7 @@ def _multiply_grouped(problem: GroupedProblem, mut queue: Some[Queue]) raises:
         var grid = grid_of_begin(Int(matrices.num_tiles()))
         queue.launch[begin_groups](grid, sizes, lists, tile_rows, matrices)
     else:
-        queue.launch[groups.lay_out_groups](grid_of_lists(), sizes, lists, tile_rows)
+        queue.launch[lay_out_groups](grid_of_lists(), sizes, lists, tile_rows)
     var target = Target(Result(problem.values, problem.dtype, problem.m, problem.n), Gate.NONE)
     product.launch[False](memory, lists, target, queue)
 
@@ -116,14 +115,14 @@ def _multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
         queue.launch[begin_slots](grid, routing, lists, tile_rows, first, second)
     else:
         var experts = UInt32(problem.gate_up.count)
-        queue.launch[groups.route_slots](grid_of_lists(), routing, experts, lists, tile_rows)
+        queue.launch[route_slots](grid_of_lists(), routing, experts, lists, tile_rows)
     var hidden = Result(memory.hidden, problem.left.dtype, count, inner)
     gate_up.launch[True](memory, lists, Target(hidden, problem.gate), queue)
     # Hidden numbers are where their places are.
     lists.are_gathered = False
     var of_slots = Result(memory.rows, Int(FLOAT32), count, width)
     down.launch[False](memory, lists, Target(of_slots, Gate.NONE), queue)
-    slots.launch_sums(problem, memory.rows, Places.listed_at(lists.places), queue)
+    launch_sums(problem, memory.rows, Places.listed_at(lists.places), queue)
 
 
 @fieldwise_init

@@ -11,13 +11,12 @@ compiler takes pointers for those of global memory in structs that have no other
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 
 from ..numbers.gates import Gate
-from ..simt.arguments import Result, Weights
-from ..simt.routing import ExpertWeights
+from ..simt.arguments import ExpertWeights, Result, Weights
 from .epilogue.stream_k import FixUp
 from .epilogue.target import Target
-from .experts.groups import Lists
 from .host.moe import HIDDEN
 from .layout import TILE_ROWS
+from .routing import Lists
 from .scheduler import DenseScheduler, ListScheduler, Schedule, TileScheduler, WorkTile
 from .shapes import COLUMNS, MANY_ROWS, TILES
 

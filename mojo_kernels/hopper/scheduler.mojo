@@ -24,7 +24,7 @@ from max.gpu.primitives.warp import broadcast
 
 from ..schedule.clusters import Bands, height_of
 from ..simt.arguments import Result
-from .experts.groups import Lists, RowTile
+from .routing import Lists, RowTile
 from .shapes import COLUMNS
 
 comptime Corner = SIMD[DType.uint32, 2]

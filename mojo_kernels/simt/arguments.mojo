@@ -1,4 +1,4 @@
-"""A product as a kernel gets it: activations, weights, and where the result goes.
+"""A product as a kernel gets it: activations, weights, those of experts, and where the result goes.
 
 Activations come in one of the kinds below, told apart at run time by a branch
 that all threads take together. Whatever the kind, a lane gets a chunk of eight
@@ -14,6 +14,7 @@ A float scale of a whole row is known only when the row was read: `amax_of_row` 
 
 from std.bit import log2_floor
 
+from ..experts import Experts
 from ..launch.queue import DevicePointer, KernelStruct, device_pointer
 from ..layouts import OperandLayout, Plain, RUN_BYTES
 from ..numbers.floats import F32_MANTISSA_BITS, round_to
@@ -178,6 +179,64 @@ struct Weights(KernelStruct):
                 var scale = packed.float_scale(row, chunk * CHUNK, block)
                 return (values, scale.cast[DType.float64]())
         return (values, decode_scale(packed.scale(row, chunk // LANES_PER_BLOCK)))
+
+
+@fieldwise_init
+struct ExpertWeights(KernelStruct):
+    """The right sides of all experts, and what is added to their rows."""
+
+    var codes: Int
+    """Address of those of the first."""
+    var scales: Int
+    """Address of those of the first."""
+    var codes_step: Int
+    """Bytes from the codes of one to those of the next."""
+    var scales_step: Int
+    """Bytes from the scales of one to those of the next."""
+    var bias: DevicePointer[DType.uint8]
+    """[count, columns]."""
+    var format: Int32
+    """The position in `FORMATS`."""
+    var bias_dtype: Int32
+    """The position of the type of the bias; negative for no bias."""
+    var count: Int32
+    """Experts."""
+    var columns: Int32
+    """Rows of the weights of each."""
+
+    def __init__(out self, experts: Experts, columns: Int):
+        """Takes experts whose weights have so many rows each."""
+        self.codes = experts.right.codes
+        self.scales = experts.right.scales
+        self.codes_step = experts.codes_step
+        self.scales_step = experts.scales_step
+        self.bias = device_pointer[DType.uint8](experts.bias)
+        self.format = Int32(experts.right.format)
+        self.bias_dtype = Int32(experts.bias_dtype)
+        self.count = Int32(experts.count)
+        self.columns = Int32(columns)
+
+    @always_inline
+    def has(self, expert: Int) -> Bool:
+        """Says whether there is such an expert."""
+        return 0 <= expert < Int(self.count)
+
+    @always_inline
+    def of(self, expert: Int) -> Weights:
+        """Returns the weights of an expert that there is."""
+        return Weights(
+            device_pointer[DType.uint8](self.codes + expert * self.codes_step),
+            device_pointer[DType.uint8](self.scales + expert * self.scales_step),
+            self.format,
+        )
+
+    @always_inline
+    def biased(self, expert: Int, column: Int, sum: Float32) -> Float32:
+        """Adds the bias of an expert that there is, if it has one."""
+        if self.bias_dtype < 0:
+            return sum
+        var biases = AnyFloats(self.bias, Int(self.columns), self.bias_dtype)
+        return sum + biases.load[1, 1](expert, column)[0]
 
 
 @fieldwise_init

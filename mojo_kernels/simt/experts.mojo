@@ -19,7 +19,9 @@ from ..layouts import LAYOUTS, OperandLayout
 from ..numbers.formats import Format
 from ..numbers.gates import Gate
 from ..problem import ANY, Known, may_be
-from .arguments import Activations, Result
+from ..routing.groups import Groups
+from ..routing.slots import NO_EXPERT, Slots
+from .arguments import Activations, ExpertWeights, Result
 from .codec import ANY_BITS
 from .host import COLUMNS, PAIRS, WARPS, WARP_THREADS, grid_of_warps, is_left_aligned, workspace_of
 from .matmul import (
@@ -29,7 +31,6 @@ from .matmul import (
     warp_sums,
     warp_sums_at,
 )
-from .routing import ExpertWeights, Groups, NO_EXPERT, Slots
 from .views import AnyFloats, tile_here
 
 
@@ -44,7 +45,7 @@ def grouped_warps[
     if first_column >= columns or tile.row >= Int(result.rows):
         return
 
-    var expert = groups.expert_of(tile.row, lane)
+    var expert = groups.expert_of[WARP_THREADS](tile.row, lane)
     var sums = SIMD[DType.float32, COLUMNS](0)
     if expert != NO_EXPERT:
         sums = warp_sums[Layout, bits, aligned, COLUMNS](

@@ -269,7 +269,7 @@ def test_the_map_names_every_file_of_the_mojo_package_and_nothing_else():
 
 HOUSE = ROOT / "mojo_kernels"
 # Rooms that every other may use; a room that is not named here keeps to itself.
-SHARED = {"numbers", "layouts", "schedule", "launch"}
+SHARED = {"numbers", "layouts", "schedule", "launch", "routing"}
 # Hopper's kernels hand what they do not take to the portable ones.
 BUILDS_ON = {"hopper": "simt"}
 

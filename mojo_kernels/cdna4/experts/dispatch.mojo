@@ -22,14 +22,14 @@ Gates that are not neighbours of their ups take launches of their own between th
 workspace, see `LayerMemory`.
 """
 
-from ...experts import Experts, ExpertsProblem, GroupedProblem
+from ...experts import Experts, ExpertsProblem, GroupedProblem, most_tiles
 from ...launch.grid import Workspace
 from ...launch.queue import Queue
 from ...numbers.floats import float_code
 from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import Left
-from ..arguments import GemmArguments, GroupedRows, Grouping, OrderedRows, most_tiles
+from ..arguments import GemmArguments, GroupedRows, Grouping, OrderedRows
 from ..chip import MAX_TENSOR_BYTES, TILE
 from ..schedules.streaming.kernel import launch_streaming
 from ..host.experts import STREAMING_SHAPES, LayerShapes, LayerMemory, LayerTypes

@@ -2,7 +2,7 @@
 
     ids       slot s = (token, j) -> expert       a negative one stands for none
     tokens    row -> token                        rows in the order of experts, then of slots
-    places    slot -> row                         NO_ROW for no expert, NO_EXPERT for unknown ones
+    places    slot -> row                         NO_PLACE for no expert, UNKNOWN for a missing one
     sizes     expert -> rows
 
 A workgroup goes through the slots in rounds, in which each wave has a stretch. A wave votes on 64
@@ -30,6 +30,7 @@ from std.utils import StaticTuple
 
 from ...experts import Routing
 from ...launch.queue import Queue
+from ...routing.slots import NO_PLACE, UNKNOWN
 from ...tiles import RegisterTile, SharedTile, in_registers
 from ..chip import LANES, WORD_BYTES
 from ..instructions.lds import Lds, allocate_lds, tile_at
@@ -49,10 +50,6 @@ comptime LOADS = 16
 """Ids that a lane loads before the first vote, where there are many slots."""
 comptime MAX_STRETCH = LANES * LANES
 """Slots of a wave in a round: votes for each lane."""
-comptime NO_ROW = Int32(-1)
-"""The place of a slot that adds nothing."""
-comptime NO_EXPERT = Int32(-2)
-"""The place of a slot whose expert there is not."""
 comptime _COUNT_BYTES = ROUTE_WAVES * 2 * WORD_BYTES
 """Lower and own slots of each wave, in a round."""
 comptime _ListedSlots = SharedTile[DType.uint16, 1, MAX_STRETCH]
@@ -82,17 +79,12 @@ struct Ids(TrivialRegisterPassable):
             comptime for i in range(ahead):
                 found[i] = load_word(self.memory, offset + Int32(i * LANES * WORD_BYTES))
             return found
-        var pairs = in_registers[DType.int32, 2, ahead]()
         comptime for i in range(ahead):
-            comptime PAIR_BYTES = 2 * WORD_BYTES
-            var pair = self.memory.load[DType.uint8, PAIR_BYTES](
-                offset + Int32(i * LANES * PAIR_BYTES)
-            )
-            pairs[i] = bitcast[DType.int32, 2](pair)
-        comptime for i in range(ahead):
-            var low, high = pairs[i][0], pairs[i][1]
-            var other = high >> 31 ^ Int32.MAX
-            found[i] = low if high == 0 and low >= 0 else other
+            comptime BYTES = 2 * WORD_BYTES
+            var pair = self.memory.load[DType.uint8, BYTES](offset + Int32(i * LANES * BYTES))
+            var words = bitcast[DType.int32, 2](pair)
+            var other = words[1] >> 31 ^ Int32.MAX
+            found[i] = words[0] if words[1] == 0 and words[0] >= 0 else other
         return found
 
 
@@ -196,7 +188,7 @@ struct Routes(TrivialRegisterPassable):
                 var slot = begin + Int32(i * LANES) + ids.lane
                 var has_row = found[i].cast[DType.uint32]() < experts.cast[DType.uint32]()
                 if votes(has_row) != ~UInt64(0):
-                    var place = NO_ROW if found[i] < 0 else NO_EXPERT
+                    var place = NO_PLACE if found[i] < 0 else UNKNOWN
                     _store(self.places, slot, place, not has_row)
             begin += Int32(ahead * LANES)
 

@@ -13,10 +13,11 @@ Only the device knows the sizes of groups: grids are for as many tiles as any si
 
 from std.math import ceildiv
 
+from ...experts import NUMBERS, most_tiles
 from ...numbers.formats import Format
 from ...numbers.gates import Gate
 from ...schedule.xcd import XcdBands, XcdColumns
-from ..arguments import RECORD, most_tiles
+from ..arguments import RECORD
 from ..chip import BLOCK, CUS, GROUP_BLOCKS, LANES, QUANTIZED_ROWS, QUANTIZE_WAVES, TILE, WORD_BYTES
 from ..schedules.streaming.shape import StreamingShape
 from ..schedules.interleaved.shape import InterleavedShape, STAGE_BLOCKS, STAGE_K
@@ -32,8 +33,6 @@ comptime ROUTE_WAVES = 16
 """Waves of a workgroup of `route_slots`: as many as lanes that add up at once."""
 comptime SLOT_WAVES = 4
 """Waves of a workgroup of a kernel of `slots.mojo`, a row each."""
-comptime NUMBERS = 4
-"""Neighbours in a row that a lane computes: rows are made of blocks, so none is shape."""
 comptime SLOT_COLUMNS = LANES * NUMBERS
 """Neighbours that a wave computes at once."""
 comptime RESIDENT_WAVES = CUS * 32

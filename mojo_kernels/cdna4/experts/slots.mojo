@@ -16,23 +16,17 @@ from std.memory import bitcast
 from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
-from std.utils.numerics import nan
 
-from ...experts import Routing
+from ...experts import NUMBERS, Routing
 from ...launch.queue import Queue
 from ...numbers.floats import FLOAT_TYPES
 from ...numbers.gates import Gate
-from ...tiles import in_registers
+from ...routing.slots import NO_PLACE
+from ...routing.sums import Numbers, SlotRows, add_slots_to
 from ..chip import LANES, WORD_BYTES
 from ..instructions.wave import of_lane
 from ..operands.memory import Input, OUT_OF_RANGE, Output, Span, input, load_word, output, quotient
-from .routing import NO_EXPERT, NO_ROW
-from .shape import NUMBERS, SLOT_COLUMNS, SLOT_WAVES, slots_grid, stretch_of
-
-comptime SLOTS = 4
-"""Slots whose rows are loaded together."""
-comptime Numbers = SIMD[DType.float32, NUMBERS]
-"""What a lane computes."""
+from .shape import SLOT_COLUMNS, SLOT_WAVES, slots_grid, stretch_of
 
 
 @fieldwise_init
@@ -93,27 +87,34 @@ def gate_sums[
 
 
 @fieldwise_init
-struct Slots(TrivialRegisterPassable):
-    """Slots of a token, one a lane."""
+struct LaneSlots(SlotRows):
+    """Slots of a token, one a lane, and a lane's columns in all rows."""
+
+    comptime BRANCHES = False
 
     var places: Int32
-    """Of its row; `NO_ROW` behind the last slot."""
+    """Of its row; `NO_PLACE` behind the last slot."""
     var weights: Float32
     """What it counts."""
+    var rows: AMDBufferResource
+    var width: Int32
+    """Columns of a row."""
+    var column: Int32
+    """The lane's first; there may be no such column."""
 
-    @staticmethod
     @always_inline
-    def of(
+    def load_slots(
+        mut self,
         places: AMDBufferResource,
         weights: Input[DType.uint8],
         weights_dtype: Int32,
         slots: Int32,
         slot: Int32,
         is_there: Bool,
-    ) -> Self:
+    ):
         """Loads slots, one for each lane, of all."""
         var place = load_word(places, slot * Int32(WORD_BYTES) if is_there else OUT_OF_RANGE)
-        var weight = Float32(0)
+        self.weights = Float32(0)
         comptime for i in range(len(FLOAT_TYPES)):
             comptime known = FLOAT_TYPES[i]
             comptime BYTES = size_of[known]()
@@ -121,19 +122,22 @@ struct Slots(TrivialRegisterPassable):
                 var memory = Span.of(weights, slots * Int32(BYTES)).after(0)
                 var offset = slot * Int32(BYTES) if is_there else OUT_OF_RANGE
                 var bits = memory.load[DType.uint8, BYTES](offset)
-                weight = bitcast[known, 1](bits)[0].cast[DType.float32]()
-        return Self(place if is_there else NO_ROW, weight)
+                self.weights = bitcast[known, 1](bits)[0].cast[DType.float32]()
+        self.places = place if is_there else NO_PLACE
 
     @always_inline
-    def place(self, slot: Int32) -> Int32:
-        """Returns the place of a slot, for all lanes."""
-        return of_lane(self.places, slot)
+    def place[i: Int](self, first: Int32) -> Int32:
+        return of_lane(self.places, first + Int32(i))
 
     @always_inline
-    def weight(self, slot: Int32) -> Numbers:
-        """Returns what a slot counts, for all lanes."""
-        var bits = of_lane(bitcast[DType.int32, 1](self.weights), slot)
-        return Numbers(bitcast[DType.float32, 1](bits))
+    def weight[i: Int](self, first: Int32) -> Float32:
+        var bits = of_lane(bitcast[DType.int32, 1](self.weights), first + Int32(i))
+        return bitcast[DType.float32, 1](bits)
+
+    @always_inline
+    def load(self, place: Int32) -> Numbers:
+        var is_there = place >= 0 and self.column < self.width
+        return _load(self.rows, place * self.width + self.column, is_there)
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(SLOT_WAVES * LANES)))
@@ -158,33 +162,19 @@ def add_slots[
     var row_memory = Span.of(rows, slots * width).after(0)
     var place_memory = Span.of(places, slots).after(0)
     var result_memory = Span.of(result, tokens * width).after(0)
-    var listed = Slots(NO_ROW, 0)
+    var listed = LaneSlots(NO_PLACE, 0, row_memory, width, 0)
     for begin in range(part.first, part.end, Int32(SLOT_COLUMNS)):
-        var column = begin + part.lane * Int32(NUMBERS)
-        var is_inside = column < width
+        listed.column = begin + part.lane * Int32(NUMBERS)
         var total = Numbers(0)
         for lanes in range(Int32(0), per_token, Int32(LANES)):
             if begin == part.first or per_token > LANES:
                 var slot = lanes + part.lane
-                listed = Slots.of(
+                listed.load_slots(
                     place_memory, weights, weights_dtype, slots,
                     part.row * per_token + slot, slot < per_token,
                 )  # fmt: skip
-            for first in range(Int32(0), min(per_token - lanes, LANES), Int32(SLOTS)):
-                # All loads of some slots are on their way before the first is waited for.
-                var numbers = in_registers[DType.float32, NUMBERS, SLOTS]()
-                comptime for i in range(SLOTS):
-                    var place = listed.place(first + Int32(i))
-                    numbers[i] = _load(row_memory, place * width + column, place >= 0 and is_inside)
-                comptime for i in range(SLOTS):
-                    # Selected, not branched upon: a load may not wait for the branch.
-                    var place = listed.place(first + Int32(i))
-                    var sum = numbers[i].fma(listed.weight(first + Int32(i)), total)
-                    var without = SIMD[DType.bool, NUMBERS](fill=place == NO_EXPERT).select(
-                        nan[DType.float32](), total
-                    )
-                    total = SIMD[DType.bool, NUMBERS](fill=place >= 0).select(sum, without)
-        _store[dtype](result_memory, part.row * width + column, is_inside, total)
+            add_slots_to(total, listed, min(per_token - lanes, LANES))
+        _store[dtype](result_memory, part.row * width + listed.column, listed.column < width, total)
 
 
 def launch_gates[

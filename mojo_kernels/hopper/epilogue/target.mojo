@@ -11,10 +11,9 @@ from max.gpu.primitives.warp import shuffle_xor
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 
 from ...numbers.gates import Gate
-from ...simt.arguments import Result
+from ...simt.arguments import ExpertWeights, Result
 from ...simt.host import bytes_of
-from ...simt.routing import ExpertWeights
-from ..experts.groups import RowTile
+from ..routing import RowTile
 
 comptime PART_COLUMNS = 4
 """Columns of a lane."""

@@ -193,7 +193,7 @@ def _list(memory: moe.Memory, reason: StaticString, weight_tiles: Int) -> Explai
     if memory.is_fp8():
         var grid = moe.grid_of_begin(weight_tiles)
         return _explained("route", "hopper/prepare/experts.mojo", reason, grid)
-    return _explained("route", "hopper/experts/groups.mojo", reason, moe.grid_of_lists())
+    return _explained("route", "hopper/routing.mojo", reason, moe.grid_of_lists())
 
 
 def _prepare(memory: moe.Memory, what: StaticString, k: Int) -> Explained:
@@ -232,4 +232,4 @@ def _product(
 def _add(tokens: Int, width: Int) -> Explained:
     """Returns the launch that adds up slots."""
     var reason = StaticString("rows of a token are added in the order of its slots")
-    return _explained("add", "hopper/experts/slots.mojo", reason, moe.grid_of_sums(tokens, width))
+    return _explained("add", "hopper/routing.mojo", reason, moe.grid_of_sums(tokens, width))

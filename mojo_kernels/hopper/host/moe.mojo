@@ -12,7 +12,7 @@ rows, tiles have room for what most experts get if ids are drawn at random.
 
 from std.math import align_up, ceildiv
 
-from ...experts import Experts, ExpertsProblem, GroupedProblem
+from ...experts import Experts, ExpertsProblem, GroupedProblem, NUMBERS, most_tiles
 from ...launch.grid import Grid, Workspace
 from ...numbers.formats import has_float_scales
 from ...problem import Known, Left, LeftKind, may_be
@@ -86,8 +86,6 @@ comptime MAX_SHARE = 12
 for FP8 tensor cores. Guess."""
 comptime SUM_THREADS = 128
 """Threads of a group that adds up slots."""
-comptime SUM_NUMBERS = 4
-"""Neighbours that a thread of it computes; rows are made of blocks, so none is cut."""
 
 
 # Tiles and lists.
@@ -101,11 +99,6 @@ def tile_rows_of(rows: Int, experts: Int) -> Int:
         if usual <= rows_of_tile:
             return rows_of_tile
     return MOST_TILE_ROWS
-
-
-def most_tiles(rows: Int, groups: Int, tile_rows: Int) -> Int:
-    """Returns the most tiles that rows can make, some of which have no group."""
-    return min(rows, (rows + (groups + 1) * (tile_rows - 1)) // tile_rows)
 
 
 def most_places(rows: Int, groups: Int, tile_rows: Int) -> Int:
@@ -413,5 +406,5 @@ def grid_of_streaming(
 
 def grid_of_sums(tokens: Int, width: Int) -> Grid:
     """Returns the grid for the sums of slots, results [tokens, width]."""
-    var groups = ceildiv(width, SUM_NUMBERS * SUM_THREADS)
+    var groups = ceildiv(width, NUMBERS * SUM_THREADS)
     return Grid(tokens, groups, threads=SUM_THREADS, starts_early=True)

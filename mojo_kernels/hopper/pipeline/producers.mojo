@@ -22,9 +22,9 @@ from max.gpu.sync import syncwarp
 from ...launch.queue import DevicePointer
 from ...simt.arguments import Weights
 from ...simt.instructions import start_copy, wait_for_copies
-from ...simt.routing import NO_EXPERT
+from ...routing.slots import NO_EXPERT
 from ..prepare.stages import StagedRows
-from ..experts.groups import padded
+from ..routing import padded
 from ..instructions.shared_memory import (
     arrive,
     arrive_expecting,

@@ -26,11 +26,10 @@ from ...launch.grid import Grid, Workspace
 from ...launch.queue import DevicePointer, KernelStruct, Queue, device_pointer
 from ...operands import Matrix
 from ...problem import Problem
+from ...routing.slots import NO_EXPERT
 from ...simt.arguments import Activations
 from ...simt.host import BFLOAT16, CHUNK
-from ...simt.routing import NO_EXPERT
 from ...simt.views import NO_END, flat_of, rows_of
-from ..experts.groups import Lists
 from ..host.workspace import (
     CTA_CHUNKS,
     PREPARE_THREADS as THREADS,
@@ -51,6 +50,7 @@ from ..codec import (
     load_token,
     pairs_of_neighbours,
 )
+from ..routing import Lists
 from ..shapes import LANE_BYTES, PARTS, ROW_BYTES, num_steps_of
 from .stages import SWIZZLE
 

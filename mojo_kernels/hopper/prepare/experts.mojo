@@ -1,8 +1,8 @@
 """What comes before the first FP8 product of experts: lists of rows, shared exponents of all rows of B.
 
-One kernel: its first CTA makes the lists of `experts.groups`; of the others each warp takes tiles of
-32 rows of B, whose scales it reads. Weights need not be searched for the experts that are hit: few
-rows of each, which miss some, are for `streaming`.
+One kernel: its first CTA makes the lists of `routing`; of the others each warp takes tiles of 32 rows
+of B, whose scales it reads. Weights need not be searched for the experts that are hit: few rows of
+each, which miss some, are for `streaming`.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
@@ -12,10 +12,12 @@ from std.utils import StaticTuple
 
 from ...experts import Experts
 from ...launch.queue import KernelStruct
-from ...simt.routing import ExpertWeights, Groups, Slots
-from ..experts.groups import Lists, list_groups, list_slots
+from ...routing.groups import Groups
+from ...routing.slots import Slots
+from ...simt.arguments import ExpertWeights
 from ..host.moe import LIST_THREADS as THREADS, LIST_WARPS as WARPS
 from ..layout import TILE_ROWS
+from ..routing import Lists, list_groups, list_slots
 from .exponents import SharedExponents, find_exponents_of_warp
 
 comptime WEIGHT_BITS = 4

@@ -9,15 +9,15 @@ from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dep
 from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
 
-from ...simt.arguments import Activations, Result
-from ...simt.routing import ExpertWeights, NO_EXPERT
-from ..experts.groups import RowTile
+from ...routing.slots import NO_EXPERT
+from ...simt.arguments import Activations, ExpertWeights, Result
+from ..codec import any_overflows
 from ..epilogue.fallback import Fallback, compute_exactly
 from ..epilogue.target import Target
 from ..instructions.shared_memory import any_thread, load_word, shared_base, store_word
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..layout import BLOCK, K_LANES, TILE_ROWS
-from ..codec import any_overflows
+from ..routing import RowTile
 from ..shapes import (
     STREAM_HEADER_BYTES,
     StreamConfig,

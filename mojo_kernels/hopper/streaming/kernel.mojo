@@ -30,19 +30,17 @@ from ...experts import Experts, ExpertsProblem, GroupedProblem
 from ...launch.queue import Queue
 from ...numbers.gates import Gate
 from ...problem import Left, Problem
-from ...simt.arguments import Activations, Result
+from ...simt.arguments import Activations, ExpertWeights, Result
 from ...simt.host import CHUNK, FLOAT32, is_left_aligned
-from ...simt.routing import ExpertWeights
 from ...tiles import in_registers
-from ..experts import slots
 from ..epilogue.target import Target
-from ..experts.slots import Places
 from ..host import gemm, moe
 from ..instructions.shared_memory import load_word, store_word
 from ..instructions.warp import FRAGMENT_SUMS, keep_branch, lane_here
 from ..layout import BLOCK, K_LANES, TILE_ROWS
 from ..codec import may_need_two_factors
 from ..plan import Plan
+from ..routing import Places, launch_sums
 from ..shapes import (
     MAX_ROW_FRAGMENTS,
     StreamConfig,
@@ -216,7 +214,7 @@ def multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
         left, inner, scheduler.of_slots(), problem.down, width, Target(of_slots, Gate.NONE),
         True, queue,
     )  # fmt: skip
-    slots.launch_sums(problem, memory.rows, Places.as_slots(problem.down.count), queue)
+    launch_sums(problem, memory.rows, Places.as_slots(problem.down.count), queue)
 
 
 def _launch_grouped[

@@ -16,8 +16,8 @@ weights. Where some scale wants two, sums begin anew, and all blocks are decoded
 from layout import Coord
 
 from ...launch.queue import device_pointer
+from ...simt.arguments import ExpertWeights
 from ...simt.host import VECTOR_BYTES
-from ...simt.routing import ExpertWeights
 from ...tiles import RegisterTile
 from ..instructions.packed import weight_fragment
 from ..instructions.shared_memory import load_quad

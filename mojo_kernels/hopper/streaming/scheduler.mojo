@@ -30,11 +30,12 @@ from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from ...experts import ExpertsProblem, GroupedProblem, Routing
 from ...launch.queue import device_pointer
 from ...problem import Problem
-from ...simt.routing import Groups, Slots
+from ...routing.groups import Groups
+from ...routing.slots import Slots
 from ...simt.views import flat_of
-from ..experts.groups import sums_before
 from ..instructions.shared_memory import add_word, load_word, store_word
 from ..instructions.warp import keep_branch, lanes_where
+from ..routing import sums_before
 from ..shapes import (
     FRAGMENT_BYTES,
     StreamConfig,

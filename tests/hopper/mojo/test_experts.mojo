@@ -5,7 +5,8 @@ from std.testing import TestSuite, assert_equal, assert_true
 
 from mojo_kernels.hopper.epilogue.target import Part
 from mojo_kernels.hopper.layout import TILE_ROWS as WEIGHT_ROWS
-from mojo_kernels.hopper.host.moe import PLACE_MULTIPLE, most_places, most_tiles, tile_rows_of
+from mojo_kernels.experts import most_tiles
+from mojo_kernels.hopper.host.moe import PLACE_MULTIPLE, most_places, tile_rows_of
 
 
 def test_lists_have_room_for_every_way_to_deal_rows() raises:

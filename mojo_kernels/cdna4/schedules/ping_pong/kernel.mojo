@@ -31,13 +31,14 @@ from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
+from ....experts import most_tiles
 from ....launch.grid import Grid
 from ....launch.kernel import ProductKernel
 from ....launch.queue import Argument, Queue, argument
 from ....numbers.rounding import Rounding
 from ....problem import Problem
 from ....schedule.xcd import XcdBands
-from ...arguments import GemmArguments, Grouping, OrderedRows, RECORD, most_tiles
+from ...arguments import GemmArguments, Grouping, OrderedRows, RECORD
 from ...chip import BLOCK, LANES, SCALE_GROUP_ROWS, TILE
 from ..groups import OneGroup, TileOfC
 from ...instructions.lds import Lds, allocate_lds

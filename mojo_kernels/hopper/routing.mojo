@@ -1,7 +1,9 @@
-"""Which rows are multiplied together, and by whose weights: found on the device.
+"""Routing on Hopper: rows become lists of tiles, and the rows of slots the results of tokens.
 
-One group of threads turns the sizes of groups, or the ids of slots, into lists that the other
-kernels read. Rows are placed expert by expert, each expert's first at a multiple of eight:
+    sizes of groups, or ids of slots  ->  tiles, places, sources     one CTA
+    rows of slots                     ->  tokens                     four numbers a thread
+
+Rows are placed expert by expert, each expert's first at a multiple of eight:
 
     rows of experts   5             0     2
     places            0 .. 4 | - - -      8 9 | - - - - - -
@@ -12,26 +14,31 @@ one have no rows; those of rows that no group has come with `NO_EXPERT`, and the
 """
 
 from layout import Coord
-from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, thread_idx
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
-from max.gpu.primitives.warp import broadcast, shuffle_up, shuffle_xor
+from max.gpu.primitives.warp import shuffle_up, shuffle_xor
 from max.gpu.sync import barrier
-from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 from std.utils import StaticTuple
 
-from ...launch.queue import DevicePointer, device_pointer
-from ...simt.host import VECTOR_BYTES
-from ...simt.routing import Groups, NO_EXPERT, Slots
-from ...simt.views import flat_of
-from ..host.moe import (
+from ..experts import ExpertsProblem, NUMBERS
+from ..launch.queue import DevicePointer, KernelStruct, Queue, device_pointer
+from ..routing.groups import Groups
+from ..routing.slots import NO_EXPERT, NO_PLACE, Slots, UNKNOWN
+from ..routing.sums import AT_ONCE, Numbers, SlotRows, add_slots_to
+from ..simt.arguments import Result
+from ..simt.host import VECTOR_BYTES
+from ..simt.views import flat_of, rows_of
+from .host.moe import (
     GROUP_WORDS,
     LIST_THREADS as THREADS,
     LIST_WARPS as WARPS,
     ListPlaces,
     PLACE_MULTIPLE,
+    SUM_THREADS,
     TILE_WORDS,
+    grid_of_sums,
 )
-from ..instructions.shared_memory import (
+from .instructions.shared_memory import (
     add_word,
     load_quad,
     load_word,
@@ -39,14 +46,10 @@ from ..instructions.shared_memory import (
     store_quad,
     store_word,
 )
-from ..shapes import WORD_BYTES
+from .shapes import WORD_BYTES
 
-comptime NO_PLACE = Int32(-1)
-"""The place of a slot that adds nothing."""
 comptime NO_SOURCE = Int32(-1)
 """The source of a place that no row has."""
-comptime UNKNOWN = Int32(-2)
-"""The place of a slot whose expert there is not."""
 
 
 @fieldwise_init
@@ -62,25 +65,10 @@ struct RowTile(TrivialRegisterPassable):
     var rows: UInt32
     """How many there are."""
 
-    @always_inline
-    def of_warp(self) -> Self:
-        """Returns it as all lanes have it: else the compiler knows of no branch that they share.
-
-        Loops that may be left by some lanes alone keep nothing in uniform registers.
-        """
-        return Self(
-            broadcast(self.expert),
-            broadcast(self.first_place),
-            broadcast(self.first_row),
-            broadcast(self.rows),
-        )
-
 
 @fieldwise_init
-struct Lists(DevicePassable, TrivialRegisterPassable):
+struct Lists(KernelStruct):
     """What the kernels here leave for the others."""
-
-    comptime device_type: AnyType = Self
 
     var tiles: DevicePointer[DType.int32]
     """[tiles, `TILE_WORDS`]."""
@@ -113,13 +101,6 @@ struct Lists(DevicePassable, TrivialRegisterPassable):
             UInt32(0 if places.mark_words > 0 else places.num_places),
             are_gathered,
         )
-
-    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
-        encoder.encode(self, target)
-
-    @staticmethod
-    def get_type_name() -> String:
-        return "Lists"
 
     @always_inline
     def tile(self, index: UInt32) -> RowTile:
@@ -227,9 +208,7 @@ def list_groups(groups: Groups, lists: Lists, tile_rows: UInt32):
     var base = shared_base()
     var expert = UInt32(thread_idx.x)
     var rows = UInt32(groups.rows)
-    var size = UInt32(0)
-    if expert < UInt32(groups.count):
-        size = min(UInt32(max(flat_of(groups.sizes)[Int(expert)], 0)), rows)
+    var size = groups.size(Int(expert))
     var before, all = sums_before(size, base)
     var begin, end = min(before, rows), min(before + size, rows)
     var count = end - begin
@@ -310,3 +289,110 @@ def list_slots(slots: Slots, num_experts: UInt32, lists: Lists, tile_rows: UInt3
             found = Int32(next)
             flat_of(lists.sources)[Int(next)] = Int32(slot // Int(slots.per_token))
         flat_of(lists.places)[slot] = found
+
+
+@fieldwise_init
+struct Places(KernelStruct):
+    """Where the rows of slots are."""
+
+    var listed: DevicePointer[DType.int32]
+    """The place of each slot, where `are_listed`."""
+    var experts: Int32
+    """How many there are, where rows lie as slots do."""
+    var are_listed: Bool
+
+    @staticmethod
+    def listed_at(places: DevicePointer[DType.int32]) -> Self:
+        """Returns what a list says."""
+        return Self(places, 0, True)
+
+    @staticmethod
+    def as_slots(experts: Int) -> Self:
+        """Returns a row for each slot, some of them of no expert."""
+        return Self(device_pointer[DType.int32](0), Int32(experts), False)
+
+    @always_inline
+    def of(self, slots: Slots, slot: Int) -> Int32:
+        """Returns the place of a slot, `NO_PLACE` or `UNKNOWN`."""
+        if self.are_listed:
+            return flat_of(self.listed)[slot]
+        var expert = slots.expert_of(slot)
+        if expert >= Int(self.experts):
+            return UNKNOWN
+        return NO_PLACE if expert == NO_EXPERT else Int32(slot)
+
+
+@fieldwise_init
+struct TokenSlots(SlotRows):
+    """The slots of a token, and the columns of a thread in their rows."""
+
+    comptime BRANCHES = True
+
+    var rows: DevicePointer[DType.float32]
+    """Of all slots."""
+    var places: Places
+    var slots: Slots
+    var token: Int
+    var columns: Int
+    """Of a row."""
+    var column: Int
+    """The thread's first."""
+    var next_places: SIMD[DType.int32, AT_ONCE]
+    var next_weights: SIMD[DType.float32, AT_ONCE]
+
+    @always_inline
+    def begin(mut self, first: Int32):
+        var count = self.slots.per_token
+        comptime for i in range(AT_ONCE):
+            var slot = self.token * Int(count) + Int(min(first + Int32(i), count - 1))
+            var place = self.places.of(self.slots, slot)
+            self.next_places[i] = place if first + Int32(i) < count else NO_PLACE
+            self.next_weights[i] = self.slots.weight_of(slot)
+        if first == 0 and not self.places.are_listed:
+            # Only the rows come from the kernel before.
+            wait_on_dependent_grids()
+            launch_dependent_grids()
+
+    @always_inline
+    def place[i: Int](self, first: Int32) -> Int32:
+        return self.next_places[i]
+
+    @always_inline
+    def weight[i: Int](self, first: Int32) -> Float32:
+        return self.next_weights[i]
+
+    @always_inline
+    def load(self, place: Int32) -> Numbers:
+        var at = Coord(max(Int(place), 0), self.column)
+        return rows_of(self.rows, self.columns).load[width=NUMBERS, alignment=VECTOR_BYTES](at)
+
+
+@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(SUM_THREADS)))
+def add_slots(rows: DevicePointer[DType.float32], places: Places, slots: Slots, result: Result):
+    """Adds up the rows of a token's slots; one of an expert that there is not makes it NaN.
+
+    The grid is (tokens, CTAs of a row).
+    """
+    if places.are_listed:
+        wait_on_dependent_grids()
+        launch_dependent_grids()
+    var token, columns = Int(block_idx.x), Int(result.columns)
+    var column = (Int(block_idx.y) * SUM_THREADS + Int(thread_idx.x)) * NUMBERS
+    if column >= columns:
+        return
+    var total = Numbers(0)
+    var of_token = TokenSlots(rows, places, slots, token, columns, column, 0, 0)
+    add_slots_to(total, of_token, slots.per_token)
+    result.store[NUMBERS, NUMBERS](token, column, total)
+
+
+def launch_sums(problem: ExpertsProblem, rows: Int, places: Places, mut queue: Some[Queue]) raises:
+    """Launches the sums of a layer over the rows of its slots, float32, which lie at an address."""
+    var tokens, width = problem.routing.tokens, problem.width
+    queue.launch[add_slots](
+        grid_of_sums(tokens, width),
+        device_pointer[DType.float32](rows),
+        places,
+        Slots(problem.routing),
+        Result(problem.values, problem.dtype, tokens, width),
+    )

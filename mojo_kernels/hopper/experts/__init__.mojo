@@ -1,1 +1,0 @@
-"""Products of experts: tiles of rows that go to the same expert."""
