@@ -31,6 +31,11 @@ struct Groups(KernelStruct):
         self.count = Int32(problem.experts.count)
         self.rows = Int32(problem.m)
 
+    @staticmethod
+    def none() -> Self:
+        """Returns what a kernel gets that asks for no expert."""
+        return Self(device_pointer[DType.int32](0), 0, 0)
+
     @always_inline
     def size(self, group: Int) -> UInt32:
         """Returns the size of a group, no more than there are rows; 0 of one that there is not."""

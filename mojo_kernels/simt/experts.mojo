@@ -1,7 +1,7 @@
 """Products of experts: every row finds its expert itself, and nothing is sorted.
 
     kernel          a warp computes                        its expert
-    grouped_warps   eight columns of a row of C            of the first group that ends behind the row
+    product_warps   eight columns of a row of C            of the first group that ends behind the row
     hidden_warps    four hidden numbers of a slot (t, j)   ids[t, j]
     token_warps     eight columns of a token t             slot after slot, ids[t, 0], ids[t, 1], ...
 
@@ -15,49 +15,14 @@ from std.utils.numerics import nan
 
 from ..experts import ExpertsProblem, GroupedProblem
 from ..launch.queue import DevicePointer, Queue, device_pointer
-from ..layouts import LAYOUTS, OperandLayout
-from ..numbers.formats import Format
+from ..layouts import OperandLayout
 from ..numbers.gates import Gate
-from ..problem import ANY, Known, may_be
-from ..routing.groups import Groups
+from ..problem import Known, Left
 from ..routing.slots import NO_EXPERT, Slots
 from .arguments import Activations, ExpertWeights, Result
-from .codec import ANY_BITS
-from .host import COLUMNS, PAIRS, WARPS, WARP_THREADS, grid_of_warps, is_left_aligned, workspace_of
-from .matmul import (
-    MXFP4,
-    are_mxfp4,
-    of_lane,
-    warp_sums,
-    warp_sums_at,
-)
+from .host import COLUMNS, PAIRS, WARPS, WARP_THREADS, grid_of_warps, workspace_of
+from .matmul import WarpLaunch, launch, launch_instance, of_lane, warp_sums, warp_sums_at
 from .views import AnyFloats, tile_here
-
-
-def grouped_warps[
-    Layout: OperandLayout, bits: Int, aligned: Bool
-](a: Activations, experts: ExpertWeights, groups: Groups, result: Result):
-    """Computes eight columns of a row of C a warp."""
-    var tile = tile_here()
-    var warp, lane = divmod(Int(thread_idx.x), WARP_THREADS)
-    var columns = Int(result.columns)
-    var first_column = (tile.column * WARPS + warp) * COLUMNS
-    if first_column >= columns or tile.row >= Int(result.rows):
-        return
-
-    var expert = groups.expert_of[WARP_THREADS](tile.row, lane)
-    var sums = SIMD[DType.float32, COLUMNS](0)
-    if expert != NO_EXPERT:
-        sums = warp_sums[Layout, bits, aligned, COLUMNS](
-            a, experts.of(expert), columns, tile.row, first_column, lane
-        )
-
-    var column = first_column + lane
-    if lane < COLUMNS and column < columns:
-        var sum = of_lane(sums, lane)
-        if expert != NO_EXPERT:
-            sum = experts.biased(expert, column, sum)
-        result.store[1, 1](tile.row, column, SIMD[DType.float32, 1](sum))
 
 
 def hidden_warps[
@@ -137,26 +102,8 @@ def token_warps[
 
 def multiply_grouped[known: Known](problem: GroupedProblem, mut queue: Some[Queue]) raises:
     """Launches a grouped product."""
-    if problem.m == 0 or problem.n == 0:
-        return
-    var right = problem.experts.right
-    comptime for i in range(len(LAYOUTS)):
-        comptime for bits in [Format.MXFP4.element.bits, ANY_BITS]:
-            comptime for aligned in [False, True]:
-                comptime if may_be(known.layout, i) and may_have[known](bits):
-                    if (
-                        right.layout == i
-                        and bits_of(problem.left.format, right.format) == bits
-                        and is_left_aligned(problem.left) == aligned
-                    ):
-                        return queue.launch[grouped_warps[LAYOUTS[i], bits, aligned]](
-                            grid_of_warps(problem.m, problem.n),
-                            Activations(problem.left, problem.k),
-                            ExpertWeights(problem.experts, problem.n),
-                            Groups(problem),
-                            Result(problem.values, problem.dtype, problem.m, problem.n),
-                        )
-    raise Error(String("unknown layout, code ", right.layout))
+    if problem.m > 0 and problem.n > 0:
+        launch[known](problem, queue)
 
 
 def multiply_experts[
@@ -167,68 +114,46 @@ def multiply_experts[
         return
     var hidden = queue.workspace(workspace_of(problem))
     if problem.routing.slots > 0:
-        _launch_hidden[known_gate_up](problem, hidden, queue)
-    _launch_tokens[known_down](problem, hidden, queue)
+        var warps = HiddenWarps(problem, hidden)
+        launch_instance[known_gate_up](warps, problem.left, problem.gate_up.right, queue)
+    var left = problem.hidden_at(hidden)
+    launch_instance[known_down](TokenWarps(problem, left), left, problem.down.right, queue)
 
 
-def _launch_hidden[
-    known: Known
-](problem: ExpertsProblem, hidden: Int, mut queue: Some[Queue]) raises:
-    """Launches the first product, which leaves hidden numbers."""
-    var right, gate = problem.gate_up.right, problem.gate
-    comptime for i in range(len(LAYOUTS)):
-        comptime for bits in [Format.MXFP4.element.bits, ANY_BITS]:
-            comptime for aligned in [False, True]:
-                comptime if may_be(known.layout, i) and may_have[known](bits):
-                    if (
-                        right.layout == i
-                        and bits_of(problem.left.format, right.format) == bits
-                        and is_left_aligned(problem.left) == aligned
-                    ):
-                        return queue.launch[hidden_warps[LAYOUTS[i], bits, aligned]](
-                            grid_of_warps(problem.routing.count(), 2 * problem.inner),
-                            Activations(problem.left, problem.width),
-                            ExpertWeights(problem.gate_up, 2 * problem.inner),
-                            Slots(problem.routing),
-                            Int32(gate.code),
-                            gate.limit,
-                            gate.alpha,
-                            device_pointer[DType.uint8](hidden),
-                        )
-    raise Error(String("unknown layout, code ", right.layout))
+@fieldwise_init
+struct HiddenWarps(WarpLaunch):
+    """The launch of `hidden_warps`, the first product."""
 
+    var problem: ExpertsProblem
+    var hidden: Int
 
-def _launch_tokens[
-    known: Known
-](problem: ExpertsProblem, hidden: Int, mut queue: Some[Queue]) raises:
-    """Launches the second product and the sums over slots."""
-    var right, left = problem.down.right, problem.hidden_at(hidden)
-    comptime for i in range(len(LAYOUTS)):
-        comptime for bits in [Format.MXFP4.element.bits, ANY_BITS]:
-            comptime if may_be(known.layout, i) and may_have[known](bits):
-                if right.layout == i and bits_of(left.format, right.format) == bits:
-                    return queue.launch[token_warps[LAYOUTS[i], bits]](
-                        grid_of_warps(problem.routing.tokens, problem.width),
-                        Activations(left, problem.inner),
-                        ExpertWeights(problem.down, problem.width),
-                        Slots(problem.routing),
-                        Result(
-                            problem.values, problem.dtype, problem.routing.tokens, problem.width
-                        ),
-                    )
-    raise Error(String("unknown layout, code ", right.layout))
-
-
-def bits_of(left_format: Int, right_format: Int) -> Int:
-    """Returns the bits that an instance of a kernel knows: MXFP4's, or none."""
-    comptime bits = Format.MXFP4.element.bits
-    return bits if are_mxfp4(left_format, right_format) else ANY_BITS
-
-
-def may_have[known: Known](bits: Int) -> Bool:
-    """Says whether a product of which this is known may want the instance of `bits`."""
-    if known.left_format == ANY or known.right_format == ANY:
-        return bits == ANY_BITS or (
-            may_be(known.right_format, MXFP4) and known.left_format in (ANY, MXFP4)
+    def start[Layout: OperandLayout, bits: Int, aligned: Bool](self, mut queue: Some[Queue]) raises:
+        var gate, inner = self.problem.gate, self.problem.inner
+        queue.launch[hidden_warps[Layout, bits, aligned]](
+            grid_of_warps(self.problem.routing.count(), 2 * inner),
+            Activations(self.problem.left, self.problem.width),
+            ExpertWeights(self.problem.gate_up, 2 * inner),
+            Slots(self.problem.routing),
+            Int32(gate.code),
+            gate.limit,
+            gate.alpha,
+            device_pointer[DType.uint8](self.hidden),
         )
-    return bits_of(known.left_format, known.right_format) == bits
+
+
+@fieldwise_init
+struct TokenWarps(WarpLaunch):
+    """The launch of `token_warps`, the second product and the sums over slots."""
+
+    var problem: ExpertsProblem
+    var hidden: Left
+
+    def start[Layout: OperandLayout, bits: Int, aligned: Bool](self, mut queue: Some[Queue]) raises:
+        var tokens, width = self.problem.routing.tokens, self.problem.width
+        queue.launch[token_warps[Layout, bits]](
+            grid_of_warps(tokens, width),
+            Activations(self.hidden, self.problem.inner),
+            ExpertWeights(self.problem.down, width),
+            Slots(self.problem.routing),
+            Result(self.problem.values, self.problem.dtype, tokens, width),
+        )

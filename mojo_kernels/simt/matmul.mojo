@@ -1,5 +1,7 @@
 """C = A @ B.T with one warp for a row and a few columns: any shape, layout and pair of formats.
 
+Dense is grouped with one group: otherwise a row finds the first group that ends behind it.
+
 Lane l takes the chunks l, l + 32, ... of K, so that four lanes hold a block.
 Products of two chunks are summed in float32, which is exact for MXFP4, and
 blocks in float64, where no scale overflows or vanishes. Other kernels call
@@ -12,13 +14,16 @@ learns at run time what they are.
 from max.gpu import thread_idx
 from max.gpu.primitives.warp import sum as warp_sum
 
+from ..experts import Experts, GroupedProblem
 from ..launch.queue import Queue
 from ..layouts import LAYOUTS, OperandLayout
 from ..numbers.formats import FORMATS, Format, NO_FORMAT
-from ..problem import ANY, Known, LeftKind, Problem, may_be
-from .arguments import Activations, Result, Weights
+from ..problem import ANY, Known, Left, LeftKind, Problem, Right, may_be
+from ..routing.groups import Groups
+from ..routing.slots import NO_EXPERT
+from .arguments import Activations, ExpertWeights, Result, Weights
 from .codec import ANY_BITS, LANES_PER_BLOCK
-from .host import CHUNK, COLUMNS, WARPS, WARP_THREADS, grid_of_warps, is_aligned
+from .host import CHUNK, COLUMNS, WARPS, WARP_THREADS, grid_of_warps, is_left_aligned
 from .views import tile_here
 
 comptime MXFP4 = Format.MXFP4.code()
@@ -76,10 +81,10 @@ def warp_sums_at[
     return result
 
 
-def matmul_warps[
-    Layout: OperandLayout, bits: Int, aligned: Bool
-](a: Activations, w: Weights, result: Result):
-    """Computes one row and eight columns a warp."""
+def product_warps[
+    Layout: OperandLayout, bits: Int, aligned: Bool, is_grouped: Bool
+](a: Activations, weights: ExpertWeights, groups: Groups, result: Result):
+    """Computes eight columns of a row of C a warp, each row by the weights of its group."""
     var tile = tile_here()
     var warp, lane = divmod(Int(thread_idx.x), WARP_THREADS)
     var columns = Int(result.columns)
@@ -87,13 +92,21 @@ def matmul_warps[
     if first_column >= columns or tile.row >= Int(result.rows):
         return
 
-    var sums = warp_sums[Layout, bits, aligned, COLUMNS](
-        a, w, columns, tile.row, first_column, lane
-    )
+    var group = 0
+    comptime if is_grouped:
+        group = groups.expert_of[WARP_THREADS](tile.row, lane)
+    var sums = SIMD[DType.float32, COLUMNS](0)
+    if group != NO_EXPERT:
+        sums = warp_sums[Layout, bits, aligned, COLUMNS](
+            a, weights.of(group), columns, tile.row, first_column, lane
+        )
 
     var column = first_column + lane
     if lane < COLUMNS and column < columns:
-        result.store[1, 1](tile.row, column, SIMD[DType.float32, 1](of_lane(sums, lane)))
+        var sum = of_lane(sums, lane)
+        if group != NO_EXPERT:
+            sum = weights.biased(group, column, sum)
+        result.store[1, 1](tile.row, column, SIMD[DType.float32, 1](sum))
 
 
 @always_inline
@@ -114,47 +127,84 @@ def supports(problem: Problem) -> Bool:
     )
 
 
-def is_mxfp4(problem: Problem) -> Bool:
-    """Says whether weights are MXFP4, and activations too or floats that are kept."""
-    return are_mxfp4(problem.left.format, problem.right.format)
+def bits_of(left_format: Int, right_format: Int) -> Int:
+    """Returns the bits that an instance of a kernel knows: MXFP4's, or `ANY_BITS`.
+
+    MXFP4's are for MXFP4 weights, where activations are MXFP4 too or floats that are kept.
+    """
+    var are_mxfp4 = right_format == MXFP4 and left_format in (MXFP4, NO_FORMAT)
+    comptime bits = Format.MXFP4.element.bits
+    return bits if are_mxfp4 else ANY_BITS
 
 
-def are_mxfp4(left_format: Int, right_format: Int) -> Bool:
-    """Says the same of the positions of their formats."""
-    return right_format == MXFP4 and left_format in (MXFP4, NO_FORMAT)
+def may_have[known: Known](bits: Int) -> Bool:
+    """Says whether a product of which this is known may want the instance of `bits`."""
+    if known.left_format != ANY and known.right_format != ANY:
+        return bits_of(known.left_format, known.right_format) == bits
+    return bits == ANY_BITS or (
+        may_be(known.right_format, MXFP4)
+        and (may_be(known.left_format, MXFP4) or known.left_format == NO_FORMAT)
+    )
+
+
+trait WarpLaunch:
+    """A launch of warps, whichever instance of the kernel operands want."""
+
+    def start[Layout: OperandLayout, bits: Int, aligned: Bool](self, mut queue: Some[Queue]) raises:
+        """Launches an instance."""
+        ...
+
+
+def launch_instance[
+    known: Known
+](warps: Some[WarpLaunch], left: Left, right: Right, mut queue: Some[Queue]) raises:
+    """Launches the instance for a layout, for MXFP4 or any formats, and an alignment of A."""
+    comptime for i in range(len(LAYOUTS)):
+        comptime for bits in [Format.MXFP4.element.bits, ANY_BITS]:
+            comptime for aligned in [False, True]:
+                comptime if may_be(known.layout, i) and may_have[known](bits):
+                    if (
+                        right.layout == i
+                        and bits_of(left.format, right.format) == bits
+                        and is_left_aligned(left) == aligned
+                    ):
+                        return warps.start[LAYOUTS[i], bits, aligned](queue)
+    raise Error(String("unknown layout, code ", right.layout))
+
+
+@fieldwise_init
+struct ProductWarps[is_grouped: Bool](WarpLaunch):
+    """The launch of `product_warps`."""
+
+    var a: Activations
+    var weights: ExpertWeights
+    var groups: Groups
+    var result: Result
+
+    def start[Layout: OperandLayout, bits: Int, aligned: Bool](self, mut queue: Some[Queue]) raises:
+        queue.launch[product_warps[Layout, bits, aligned, Self.is_grouped]](
+            grid_of_warps(Int(self.result.rows), Int(self.result.columns)),
+            self.a, self.weights, self.groups, self.result,
+        )  # fmt: skip
 
 
 def launch[known: Known](problem: Problem, mut queue: Some[Queue]) raises:
     """Launches the kernel for a problem that it supports."""
-    comptime for i in range(len(LAYOUTS)):
-        comptime if may_be(known.layout, i):
-            if problem.right.layout == i:
-                comptime for aligned in [False, True]:
-                    if is_aligned(problem) == aligned:
-                        return _launch_bits[known, LAYOUTS[i], aligned](problem, queue)
-    raise Error(String("unknown layout, code ", problem.right.layout))
-
-
-def _launch_bits[
-    known: Known, Layout: OperandLayout, aligned: Bool
-](problem: Problem, mut queue: Some[Queue]) raises:
-    """Launches the instance for MXFP4, or the one for any pair of formats."""
-    comptime may_be_mxfp4 = may_be(known.right_format, MXFP4) and (
-        may_be(known.left_format, MXFP4) or may_be(known.left_format, NO_FORMAT)
+    var warps = ProductWarps[False](
+        Activations(problem),
+        ExpertWeights(Experts.only(problem.right, problem.result), problem.n),
+        Groups.none(),
+        Result(problem.result.values, problem.result.dtype, problem.m, problem.n),
     )
-    comptime if may_be_mxfp4:
-        if is_mxfp4(problem):
-            comptime bits = Format.MXFP4.element.bits
-            return _launch[matmul_warps[Layout, bits, aligned]](problem, queue)
-    comptime is_known = known.right_format != ANY and known.left_format != ANY
-    comptime if not (may_be_mxfp4 and is_known):
-        _launch[matmul_warps[Layout, ANY_BITS, aligned]](problem, queue)
+    launch_instance[known](warps, problem.left, problem.right, queue)
 
 
-def _launch[
-    kernel: def(Activations, Weights, Result) thin -> None
-](problem: Problem, mut queue: Some[Queue]) raises:
-    """Launches an instance of the kernel."""
-    queue.launch[kernel](
-        grid_of_warps(problem.m, problem.n), Activations(problem), Weights(problem), Result(problem)
+def launch[known: Known](problem: GroupedProblem, mut queue: Some[Queue]) raises:
+    """Launches the kernel for a grouped problem."""
+    var warps = ProductWarps[True](
+        Activations(problem.left, problem.k),
+        ExpertWeights(problem.experts, problem.n),
+        Groups(problem),
+        Result(problem.values, problem.dtype, problem.m, problem.n),
     )
+    launch_instance[known](warps, problem.left, problem.experts.right, queue)
