@@ -22,6 +22,8 @@ comptime Output[dtype: DType] = MutPointer[Scalar[dtype], MutAnyOrigin]
 """A tensor that a kernel writes, as its argument."""
 comptime Bytes = ImmPointer[UInt8, ImmUntrackedOrigin]
 """Any tensor that is read, where an argument is kept."""
+comptime OutputBytes = MutPointer[UInt8, MutUntrackedOrigin]
+"""Any tensor that is written, likewise."""
 comptime OUT_OF_RANGE = Int32.MIN
 """An offset beyond the end of every tensor, which has less than 2 GiB."""
 comptime NO_ROW = Int32(-1)
@@ -44,6 +46,12 @@ def output[dtype: DType](address: Int) -> Output[dtype]:
 def bytes_of(pointer: Pointer[...]) -> Bytes:
     """Returns a pointer to anything as one to bytes."""
     return Bytes(unsafe_from_address=Int(pointer))
+
+
+@always_inline
+def output_bytes(pointer: MutPointer[...]) -> OutputBytes:
+    """Returns the same of what is written."""
+    return OutputBytes(unsafe_from_address=Int(pointer))
 
 
 @always_inline

@@ -17,7 +17,9 @@ from ...numbers.formats import Format
 from ..arguments import GroupedRows, OrderedRows, RECORD
 from ..chip import LANES, LANE_BYTES, SCALE_GROUP_ROWS
 from ..instructions.lds import allocate_lds
-from ..operands.memory import Input, Output, input, listed_row, output, quotient
+from ..operands.memory import Input, Output, bytes_of, input, listed_row, output, output_bytes
+from ..operands.memory import quotient
+from ..prologue.cooperative import PreparedRows
 from ..prologue.works import ReorderedScales
 from ..schedules.ping_pong.shape import THREADS, WAVES
 from ..schedules.groups import GroupSizes, GroupTiles
@@ -73,7 +75,9 @@ def order_rows[
     var plain = encoded.unsafe_offset(Int(num_encoded) * Int(k_blocks) * CODE_BYTES)
     var own_place = (Int(index) * ROWS + Int(wave) * SCALE_GROUP_ROWS) * Int(k_blocks)
     var own = scales.unsafe_offset(own_place)
-    var work = Scales.of(plain, own, own, num_encoded, k_blocks, 0, own_lds, lane)
+    var to = output_bytes(own)
+    var all_rows = PreparedRows(bytes_of(plain), to, to, num_encoded, k_blocks, 0)
+    var work = Scales.of(all_rows, own_lds, lane)
     work.start_from(row, Int32(block_idx.y))
     work.complete[0](Int32(block_idx.y))
 

@@ -25,13 +25,29 @@ from ..chip import LANES
 from ..instructions.lds import Lds
 from ..instructions.memory import arrive
 from ..instructions.wave import workgroup_barrier
-from ..operands.memory import Span
+from ..operands.memory import Bytes, OutputBytes, Span
 from .shape import COUNTER_BYTES
 
 comptime FOR_THE_DEVICE = CacheOperation.GLOBAL
 """Stores that the whole device sees once they have completed."""
 comptime _DEVICE = "agent"
 """The device as a scope of memory."""
+
+
+@fieldwise_init
+struct PreparedRows(TrivialRegisterPassable):
+    """What a wave prepares, and where it goes."""
+
+    var source: Bytes
+    """Floats, or plain scales."""
+    var codes: OutputBytes
+    """Where codes go, unless they are there."""
+    var scales: OutputBytes
+    """Where preshuffled scales go."""
+    var m: Int32
+    var k_blocks: Int32
+    var first_row: Int32
+    """The wave's first row, a multiple of a pair of tiles."""
 
 
 trait CooperativeWork:
@@ -41,28 +57,7 @@ trait CooperativeWork:
     comptime LDS_BYTES: Int
 
     @staticmethod
-    def of(
-        source: ImmPointer[UInt8, _],
-        codes: MutPointer[UInt8, _],
-        scales: MutPointer[UInt8, _],
-        m: Int32,
-        k_blocks: Int32,
-        first_row: Int32,
-        lds: Lds,
-        lane: Int32,
-    ) -> Self:
-        """Begins at row `first_row` of m, a multiple of a pair of tiles.
-
-        Args:
-            source: Floats, or plain scales.
-            codes: Where codes go, unless they are there.
-            scales: Where preshuffled scales go.
-            m: Rows.
-            k_blocks: Blocks of a row.
-            first_row: The wave's first row.
-            lds: The wave's LDS.
-            lane: The lane.
-        """
+    def of(rows: PreparedRows, lds: Lds, lane: Int32) -> Self:
         ...
 
     def start(mut self, part: Int32):

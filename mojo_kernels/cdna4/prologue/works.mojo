@@ -23,7 +23,7 @@ from ..operands.memory import OUT_OF_RANGE, Span, quotient
 from ..operands.quantizer import GroupQuantizer
 from ..operands.tiles import FloatTile
 from ..types import ProductTypes
-from .cooperative import FOR_THE_DEVICE, CooperativeWork
+from .cooperative import FOR_THE_DEVICE, CooperativeWork, PreparedRows
 from .shape import PART_BLOCKS, PART_GROUPS
 
 
@@ -56,21 +56,13 @@ struct ReorderedScales[k_tail: Bool](CooperativeWork):
 
     @staticmethod
     @always_inline
-    def of(
-        source: ImmPointer[UInt8, _],
-        codes: MutPointer[UInt8, _],
-        scales: MutPointer[UInt8, _],
-        m: Int32,
-        k_blocks: Int32,
-        first_row: Int32,
-        lds: Lds,
-        lane: Int32,
-    ) -> Self:
+    def of(rows: PreparedRows, lds: Lds, lane: Int32) -> Self:
+        var k_blocks, first_row = rows.k_blocks, rows.first_row
         var pair_bytes = Self.groups_of(k_blocks) * Int32(SCALE_GROUP_BYTES)
-        var pairs = quotient[SCALE_GROUP_ROWS](m + Int32(SCALE_GROUP_ROWS - 1))
+        var pairs = quotient[SCALE_GROUP_ROWS](rows.m + Int32(SCALE_GROUP_ROWS - 1))
         var pair = quotient[SCALE_GROUP_ROWS](first_row)
-        var plain = Span.of(source, m * k_blocks).after(first_row * k_blocks)
-        var reordered = Span.of(scales, pairs * pair_bytes).after(pair * pair_bytes)
+        var plain = Span.of(rows.source, rows.m * k_blocks).after(first_row * k_blocks)
+        var reordered = Span.of(rows.scales, pairs * pair_bytes).after(pair * pair_bytes)
         var half, row = divmod(lane, Int32(SCALE_GROUP_ROWS))
         var held = in_registers[DType.uint8, GROUP_BLOCKS, Self.LANE_GROUPS]()
         return Self(plain, reordered, k_blocks, row, half, lane, lds, held)
@@ -143,23 +135,14 @@ struct EncodedGroups[types: ProductTypes, lds_bytes: Int](CooperativeWork):
 
     @staticmethod
     @always_inline
-    def of(
-        source: ImmPointer[UInt8, _],
-        codes: MutPointer[UInt8, _],
-        scales: MutPointer[UInt8, _],
-        m: Int32,
-        k_blocks: Int32,
-        first_row: Int32,
-        lds: Lds,
-        lane: Int32,
-    ) -> Self:
-        var x = source.unsafe_bitcast[Scalar[Self.types.floats()]]()
-        var floats = Self.Quantizer.Source(x, m, k_blocks * Int32(BLOCK), first_row)
+    def of(rows: PreparedRows, lds: Lds, lane: Int32) -> Self:
+        var x = rows.source.unsafe_bitcast[Scalar[Self.types.floats()]]()
+        var floats = Self.Quantizer.Source(x, rows.m, rows.k_blocks * Int32(BLOCK), rows.first_row)
         floats.settle(lane)
         floats.settle_block(lane)
-        var rows = Self.Quantizer.Rows.at(codes, scales, m, k_blocks)
-        var pair = quotient[SCALE_GROUP_ROWS](first_row)
-        var work = Self(Self.Quantizer(floats, rows, lds, pair, lane))
+        var result = Self.Quantizer.Rows.at(rows.codes, rows.scales, rows.m, rows.k_blocks)
+        var pair = quotient[SCALE_GROUP_ROWS](rows.first_row)
+        var work = Self(Self.Quantizer(floats, result, lds, pair, lane))
         schedule_barrier()  # The first part is being claimed.
         return work^
 

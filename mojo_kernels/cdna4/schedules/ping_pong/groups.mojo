@@ -17,7 +17,8 @@ from ...instructions.memory import scalar_here
 from ...instructions.vector import anew, copied_here
 from ...instructions.wave import lane_here
 from ...epilogue.gate import QuickGate
-from ...operands.memory import Bytes, Input, Output, bytes_of, quotient
+from ...operands.memory import Bytes, Input, Output, OutputBytes, bytes_of, output_bytes
+from ...operands.memory import quotient
 from ...epilogue.target import NO_BIAS, Target
 from ...types import ProductTypes
 from .operands import PingPongOperands
@@ -57,9 +58,9 @@ struct GroupedResult[
     comptime STORES = 2 if Self.grouping.is_gated else Self.m_tiles * N_TILES
     """Stores of a wave for its part of a tile, at least."""
 
-    var values: MutPointer[UInt8, MutUntrackedOrigin]
+    var values: OutputBytes
     """Sums, or codes."""
-    var scales: MutPointer[UInt8, MutUntrackedOrigin]
+    var scales: OutputBytes
     """Those of codes."""
     var bias: Bytes
     var gate: QuickGate
@@ -72,9 +73,7 @@ struct GroupedResult[
         bias: Input[DType.uint8],
         gate: QuickGate,
     ) -> Self:
-        comptime Kept = MutPointer[UInt8, MutUntrackedOrigin]
-        var kept = Kept(unsafe_from_address=Int(values))
-        return Self(kept, Kept(unsafe_from_address=Int(scales)), bytes_of(bias), gate)
+        return Self(output_bytes(values), output_bytes(scales), bytes_of(bias), gate)
 
     @always_inline
     def bias_of(self, product: Self.Product, tile: TileOfC, lane: Int32) -> SumTile[N_TILES]:

@@ -45,13 +45,14 @@ from ...instructions.lds import Lds, allocate_lds
 from ...instructions.vector import anew
 from ...instructions.wave import lane_here
 from ...epilogue.gate import QuickGate
-from ...operands.memory import Input, Output, Span, bytes_of, input, load_word, output, quotient
+from ...operands.memory import Input, Output, Span, bytes_of, input, load_word, output
+from ...operands.memory import output_bytes, quotient
 from ...epilogue.row_scales import RowScales
 from ...epilogue.target import Target
 from ...prologue.shape import CooperativeMemory, is_prepared
 from ...types import ProductTypes, has_kernels, unsupported
 from ...prologue.works import EncodedGroups, ReorderedScales
-from ...prologue.cooperative import Cooperative, Prologue, NoPrologue, CooperativeWork
+from ...prologue.cooperative import Cooperative, CooperativeWork, NoPrologue, PreparedRows, Prologue
 from .groups import GroupedResult, TileRecord, set_sums
 from .operands import PingPongOperands
 from .shape import COLUMNS, N_TILES, STAGE_BLOCKS, THREADS, WAVES, WAVES_N, grid_of, has_tile
@@ -155,10 +156,11 @@ def gemm_ping_pong[
             var codes = memory.unsafe_offset(parts.codes)
             var own_lds = lds.unsafe_offset(Int(wave) * Work.LDS_BYTES)
             var first_row = tile.row * Int32(Tile.ROWS) + pair * Int32(SCALE_GROUP_ROWS)
-            var work = Work.of(
-                floats if types.x else own_scales, codes, scales, m, k_blocks, first_row, own_lds,
-                lane,
+            var rows = PreparedRows(
+                floats if types.x else own_scales, output_bytes(codes), output_bytes(scales), m,
+                k_blocks, first_row,
             )  # fmt: skip
+            var work = Work.of(rows, own_lds, lane)
             cooperative.prepare(work, first, wave, lane)
             var product = Product(
                 bytes_of(codes) if types.x else floats, bytes_of(scales), m, bytes_of(w_codes),
