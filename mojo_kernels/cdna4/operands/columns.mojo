@@ -84,7 +84,7 @@ struct SharedColumns[line_pieces: Int, waves: Int, rooms: Int, parts: Int](Share
         return Self(span, rows.count, rows.k_blocks, offset, wave, span.after(0))
 
     @always_inline
-    def aim(mut self, place: Int32):
+    def seek(mut self, place: Int32):
         var line = place * Int32(TILE_K)
         self.at = self.codes.after_if(line * self.rows, line < self.k_blocks * Int32(BLOCK))
 

@@ -51,7 +51,7 @@ trait SharedOperand(TrivialRegisterPassable):
     def of(rows: OperandRows, wave: Int32, lane: Int32) -> Self:
         ...
 
-    def aim(mut self, place: Int32):
+    def seek(mut self, place: Int32):
         """Turns to a place along K; one beyond K reads as zeros."""
         ...
 
@@ -287,7 +287,7 @@ struct SharedCodes[
         return described
 
     @always_inline
-    def aim(mut self, place: Int32):
+    def seek(mut self, place: Int32):
         self.block = place * Int32(Self.PLACE_BLOCKS)
         var is_inside = self.block < self.k_blocks
         self.at = self.codes.after_if(self.block * Int32(Self.CODE_BYTES), is_inside)
@@ -345,7 +345,7 @@ struct SharedWeights[
         return Self(span, rows.k_blocks, offsets, wave, lane, span.after(0), 0)
 
     @always_inline
-    def aim(mut self, place: Int32):
+    def seek(mut self, place: Int32):
         self.block = place * Int32(Self.slices * TILE_BLOCKS)
         var is_inside = self.block < self.k_blocks
         self.at = self.codes.after_if(self.block * Int32(TILE * Self.CODE_BYTES), is_inside)
@@ -403,7 +403,7 @@ struct SharedScales[format: Format, shared_rows: Int, wave_rows: Int, k_tail: Bo
     var block: Int32
     """Of floats, the lane's first block of a stage."""
     var blocks_left: Int32
-    """Blocks from the stage that is aimed at to K."""
+    """Blocks from the stage that was sought to K."""
 
     @staticmethod
     @always_inline
@@ -437,7 +437,7 @@ struct SharedScales[format: Format, shared_rows: Int, wave_rows: Int, k_tail: Bo
         return Self(span, rows.k_blocks, offset, place, span.after(0), block, rows.k_blocks)
 
     @always_inline
-    def aim(mut self, stage: Int32):
+    def seek(mut self, stage: Int32):
         comptime STAGE_BYTES = SCALE_GROUP_BYTES if Self.HAS_BYTES else GROUP_TILES * WORD_BYTES
         comptime if Self.LOADS > 0:
             self.blocks_left = self.k_blocks - stage * Int32(GROUP_BLOCKS)

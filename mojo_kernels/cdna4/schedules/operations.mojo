@@ -35,9 +35,9 @@ struct Ops(ScheduleOps, TrivialRegisterPassable):
     # Across waves: what has been written or fetched is there, and nobody reads what is overwritten.
     comptime SYNC = Self(13)
     # Scalar: turn to what is fetched next, and to what is read next.
-    comptime AIM_A = Self(14)
-    comptime AIM_B = Self(15)
-    comptime AIM_SCALES = Self(16)
+    comptime SEEK_A = Self(14)
+    comptime SEEK_B = Self(15)
+    comptime SEEK_SCALES = Self(16)
     comptime NEXT_A = Self(17)
     comptime NEXT_B = Self(18)
     comptime NEXT_SCALES = Self(19)
@@ -57,4 +57,4 @@ struct Ops(ScheduleOps, TrivialRegisterPassable):
 
     def is_scalar(self) -> Bool:
         """Says whether the operation may be spread among the ones that follow."""
-        return Self.AIM_A.value <= self.value <= Self.REWIND.value
+        return Self.SEEK_A.value <= self.value <= Self.REWIND.value

@@ -45,7 +45,7 @@ comptime IN_FLIGHT = 4
 
 
 @fieldwise_init
-struct StagePlace(TrivialRegisterPassable):
+struct StageCursor(TrivialRegisterPassable):
     """Where a stage lies in memory, the same for all lanes."""
 
     var activations: View
@@ -110,9 +110,9 @@ struct InterleavedLoop[
     """The first stage of the workgroup, counted from the beginning of K."""
     var num_stages: Int32
     var stage: Int32
-    var ahead: StagePlace
+    var ahead: StageCursor
     """The stage that is fetched to the place of the one that is multiplied."""
-    var ahead_of_last: StagePlace
+    var ahead_of_last: StageCursor
     """The stage before, fetched to the place of the one that was multiplied last."""
     var lds: Lds
     var wave: Int32
@@ -168,7 +168,7 @@ struct InterleavedLoop[
         self.first_stage = first_stage
         self.num_stages = num_stages
         self.stage = 0
-        var begin = StagePlace(codes.memory, weights.cursor(first_stage))
+        var begin = StageCursor(codes.memory, weights.cursor(first_stage))
         self.ahead = begin
         self.ahead_of_last = begin
         self.lds = lds
@@ -215,10 +215,10 @@ struct InterleavedLoop[
         self.sums = in_registers[DType.float32, SUMS, Self.shape.m_tiles, Self.shape.n_tiles]()
         self.products = in_registers[DType.float32, SUMS, IN_FLIGHT]()
         self.factors = in_registers[DType.float32, 1, IN_FLIGHT]()
-        self.aim_scales(0)
+        self.seek_scales(0)
 
     @always_inline
-    def place_of(self, stage: Int32) -> StagePlace:
+    def place_of(self, stage: Int32) -> StageCursor:
         """Returns where a stage lies in memory; behind the last one nothing is loaded."""
         comptime BEYOND = Int32(1 << 22)
         var is_wanted = stage < self.num_stages
@@ -227,10 +227,10 @@ struct InterleavedLoop[
         at.scales.place = scalar_here(at.scales.place)
         var a = self.codes.memory.moved_if(stage * Int32(ROW_BYTES), is_wanted)
         a.place = scalar_here(a.place)
-        return StagePlace(a, at)
+        return StageCursor(a, at)
 
     @always_inline
-    def fetch_a[ring: Int](self, round: Int, at: StagePlace):
+    def fetch_a[ring: Int](self, round: Int, at: StageCursor):
         comptime FIRST = Int32(ring * Self.shape.ring_bytes())
         var place = FIRST + Self.Rows.Loads.place(Int32(round), self.wave)
         self.codes.fetch(at.activations, Int32(round), self.lds.unsafe_offset(Int(place)))
@@ -271,11 +271,11 @@ struct InterleavedLoop[
         return remainder[LINES if Self.has_lines else 2](chunk)
 
     @always_inline
-    def fetch_b_scales[ring: Int, word: Int](mut self, at: StagePlace):
+    def fetch_b_scales[ring: Int, word: Int](mut self, at: StageCursor):
         self.b_scales[ring, word] = self.weights.fetch_scales[word](at.weights, self.lane)
 
     @always_inline
-    def fetch_b[ring: Int, slice: Int, tile: Int](mut self, at: StagePlace):
+    def fetch_b[ring: Int, slice: Int, tile: Int](mut self, at: StageCursor):
         self.b[ring, slice, tile] = self.weights.fetch_codes[slice, tile](at.weights, self.lane)
 
     @always_inline
@@ -292,7 +292,7 @@ struct InterleavedLoop[
         self.a[step % Self.FRAGMENTS] = codes
 
     @always_inline
-    def aim_scales(mut self, stage: Int32):
+    def seek_scales(mut self, stage: Int32):
         """Finds the lane's scales of a stage."""
         comptime if Self.scales_end:
             comptime ONE, NONE = UInt32(0x0C0C0C00), UInt32(0x0C0C0C0C)
@@ -413,7 +413,7 @@ struct InterleavedLoop[
             self.apply_a_scales[index]()
         elif tag == Ops.READ_SCALES.value:
             comptime if index == 0:
-                self.aim_scales(self.stage + 1)
+                self.seek_scales(self.stage + 1)
             self.read_a_scales[index]()
         elif tag == Ops.FETCH_A.value:
             comptime if index < Self.ORDER.early_rounds():
@@ -448,7 +448,7 @@ struct InterleavedLoop[
         schedule_barrier()
 
     @always_inline
-    def fetch_weights[ring: Int, slices: Int, words: Int](mut self, at: StagePlace):
+    def fetch_weights[ring: Int, slices: Int, words: Int](mut self, at: StageCursor):
         """Starts loading the first slices of the weights of a stage, and scales."""
         comptime for word in range(words):
             self.fetch_b_scales[ring, word](at)
@@ -472,7 +472,7 @@ struct InterleavedLoop[
         self.scales.memory = scales
         self.weights = weights
         self.stage = 0
-        self.aim_scales(0)
+        self.seek_scales(0)
         schedule_barrier()
         s_waitcnt[lgkmcnt=0]()
         s_waitcnt_barrier()

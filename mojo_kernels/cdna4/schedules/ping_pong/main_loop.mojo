@@ -294,16 +294,16 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
             self.multiply[op.subtile]()
         elif tag == Ops.DECODE.value:
             self.decode[op.subtile]()
-        elif tag == Ops.AIM_B.value:
+        elif tag == Ops.SEEK_B.value:
             self.fetched_b = self.fetched_b.next()
-            self.weights.aim(self.fetched_b.index)
-        elif tag == Ops.AIM_A.value:
+            self.weights.seek(self.fetched_b.index)
+        elif tag == Ops.SEEK_A.value:
             self.fetched_a = self.fetched_a.next()
-            self.codes.aim(self.fetched_a.index)
-        elif tag == Ops.AIM_SCALES.value:
+            self.codes.seek(self.fetched_a.index)
+        elif tag == Ops.SEEK_SCALES.value:
             self.fetched_scales = self.fetched_scales.next()
-            self.a_scale_source.aim(self.fetched_scales.index)
-            self.b_scale_source.aim(self.fetched_scales.index)
+            self.a_scale_source.seek(self.fetched_scales.index)
+            self.b_scale_source.seek(self.fetched_scales.index)
         elif tag == Ops.REWIND.value:
             self.fetched_scales = Self.ScalePlace.before_first()
         elif tag == Ops.NEXT_B.value:

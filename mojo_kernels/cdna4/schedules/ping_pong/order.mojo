@@ -94,10 +94,10 @@ struct PingPong(TrivialRegisterPassable):
         """Returns the operations that fetch the first weights and their scales."""
         var operations = Operations()
         for place in range(AHEAD):
-            operations.append(Ops.AIM_SCALES.at())
+            operations.append(Ops.SEEK_SCALES.at())
             if self.of_b_scales > 0:
                 operations.append(Ops.FETCH_B_SCALES.at())
-            operations.append(Ops.AIM_B.at())
+            operations.append(Ops.SEEK_B.at())
             for part in range(self.parts - self.late_parts(place)):
                 operations.append(Ops.FETCH_B.at(part))
         operations.append(Ops.REWIND.at())
@@ -107,16 +107,16 @@ struct PingPong(TrivialRegisterPassable):
         """Returns the operations that fetch the first activations."""
         var operations = Operations()
         for place in range(AHEAD):
-            operations.append(Ops.AIM_SCALES.at())
-            operations.append(Ops.AIM_A.at())
+            operations.append(Ops.SEEK_SCALES.at())
+            operations.append(Ops.SEEK_A.at())
             if self.of_a_scales > 0:
                 operations.append(Ops.FETCH_A_SCALES.at())
             for part in range(self.fetches - self.late_parts(place)):
                 operations.append(Ops.FETCH_A.at(part))
-        operations.append(Ops.AIM_SCALES.at())
+        operations.append(Ops.SEEK_SCALES.at())
         if self.parts == 1:
-            operations.append(Ops.AIM_A.at())
-            operations.append(Ops.AIM_B.at())
+            operations.append(Ops.SEEK_A.at())
+            operations.append(Ops.SEEK_B.at())
         return operations^
 
     def later_loads(self) -> Int:
@@ -178,14 +178,14 @@ struct PingPong(TrivialRegisterPassable):
             var work = phase * self.phase_slices + i
             var place_works = self.place_slices * self.parts
             if i == 0 and phase % self.parts == 0:
-                operations.append(Ops.AIM_B.at())
+                operations.append(Ops.SEEK_B.at())
             if i == 0 and self.ends_slices(phase):
                 operations.append(Ops.NEXT_B.at())
             if work == SLICES * self.parts - 1:
-                operations.append(Ops.AIM_SCALES.at())
+                operations.append(Ops.SEEK_SCALES.at())
                 operations.append(Ops.NEXT_SCALES.at())
             if work % self.place_slices == self.place_slices - 1 and phase % self.parts == 0:
-                operations.append(Ops.AIM_A.at())
+                operations.append(Ops.SEEK_A.at())
             if work % place_works == place_works - 1:
                 operations.append(Ops.NEXT_A.at())
             operations.append(Ops.MULTIPLY.at(work))
