@@ -22,7 +22,7 @@ from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dep
 from max.gpu.primitives.warp import shuffle_xor
 from std.utils import StaticTuple
 
-from ...launch.grid import Grid, Workspace
+from ...launch.grid import Grid
 from ...launch.queue import DevicePointer, KernelStruct, Queue, device_pointer
 from ...operands import Matrix
 from ...problem import Problem
@@ -34,7 +34,6 @@ from ..host.workspace import (
     CTA_CHUNKS,
     PREPARE_THREADS as THREADS,
     THREAD_CHUNKS,
-    bf16_bytes,
     bf16_stages_bytes,
     flags_of_row,
 )
@@ -191,12 +190,6 @@ def prepare_bf16(
         UInt32(num_counters),
     )
     return stages
-
-
-def prepare_bf16(problem: Problem, tile_rows: Int, mut queue: Some[Queue]) raises -> BF16Stages:
-    """Does so in a workspace that has nothing else."""
-    var workspace = queue.workspace(Workspace(0, bf16_bytes(problem.m, problem.k)))
-    return prepare_bf16(problem, tile_rows, workspace, 0, 0, queue)
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))

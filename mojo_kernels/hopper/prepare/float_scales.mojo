@@ -29,7 +29,7 @@ from ..host.workspace import LANE_CHUNKS, PREPARE_WARPS as WARPS
 from ..instructions.warp import keep_branch
 from .codes import Bytes
 from .e4m3 import ELEMENT, LOG_STEP_CHUNKS, magnitude_of, rounded
-from .kernel import ANY_CHUNKS, PreparedOperands, TilesOfB
+from .kernel import ANY_CHUNKS, PreparedOperands
 from .source import LaneOfRow, load_floats
 from .stages import STEP_CHUNKS
 
@@ -202,10 +202,6 @@ struct FloatScaledRows(PreparedOperands):
             if a.dtype == Int32(float_code(dtype)):
                 keep_branch()
                 _encode_floats[dtype](a, self, lane)
-
-    @always_inline
-    def prepare_tile(self, b: TilesOfB, k: UInt32, tile: UInt32, cta: UInt32):
-        pass
 
 
 @always_inline

@@ -78,9 +78,10 @@ trait PreparedOperands(KernelStruct):
         """Encodes this thread's row of A; all threads of a CTA call it."""
         ...
 
+    @always_inline
     def prepare_tile(self, b: TilesOfB, k: UInt32, tile: UInt32, cta: UInt32):
-        """Prepares a tile of B, together with the other CTAs that share it."""
-        ...
+        """Prepares a tile of B, if there are any, together with the other CTAs that share it."""
+        pass
 
 
 @__llvm_metadata(

@@ -276,11 +276,3 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
                 )
         else:
             compute_marked[PreshuffledCuda](a, w, result, tokens, first_column, of_rows, of_columns)
-
-
-comptime E5M2Rows[in_workspace: Bool] = PreparedRows[OperandType.E5M2, 4, in_workspace]
-"""MXFP4 on both sides."""
-comptime E4M3Rows[bits: Int, in_workspace: Bool] = PreparedRows[
-    OperandType.E4M3, bits, in_workspace
-]
-"""MXFP8 activations; weights of so many bits."""
