@@ -79,6 +79,7 @@ Hopper's builds on the room of any GPU.
         chip.mojo             what there is of everything
         types.mojo            what a kernel is compiled for; the pairs of formats
         arguments.mojo        what a launch tells its kernel, dense or grouped
+        moe_shape.mojo        grids of launches for experts, and bytes that they hand over
         dispatch.mojo         the launch of what is chosen
         catalogue.mojo        kernels by name, for who has no GPU
         instructions/         the only room that names AMD intrinsics
@@ -99,12 +100,12 @@ Hopper's builds on the room of any GPU.
         schedules/            a kernel for each order of a wave's work
             groups.mojo           tile scheduler: of one group, or of several, from their sizes
             operations.mojo       what a wave does along K: the words of all orders
-            split_k.mojo          workgroups with parts of K: the fix-up
             streaming/            small M: waves share K
                 kernel.mojo           the kernel, which problems, and the launch
                 shape.mojo            how a workgroup cuts its work and its LDS
                 order.mojo            the order of a wave's work, as data
                 main_loop.mojo        a wave along K
+                split_k.mojo          workgroups with parts of K: the fix-up
             interleaved/          dozens to thousands of rows, from codes: four waves share a tile
                 kernel.mojo           the kernel, which problems, and the launch
                 shape.mojo            how a workgroup cuts its work and its LDS
@@ -132,8 +133,8 @@ Hopper's builds on the room of any GPU.
             row_scales.mojo       scales of rows, applied to sums
             gate.mojo             a gated activation in few instructions
             hidden.mojo           gates and ups become hidden numbers on their way to memory
+        experts/              one of several matrices for each row
             dispatch.mojo         grouped products and layers: their launches
-            shape.mojo            grids, and bytes that launches hand over
             routing.mojo          slots of tokens, sorted by expert
             slots.mojo            rows of slots added up, and gates that are not neighbours
         host/                 what is decided before a launch, without a kernel

@@ -321,7 +321,7 @@ def test_cdna4_decides_without_a_kernel_and_kernels_know_nothing_of_what_decides
     """Editing a kernel leaves what explains as it is; editing what is decided, every kernel."""
     room = HOUSE / "cdna4"
     host, launchers = set((room / "host").glob("*.mojo")), set(room.rglob("dispatch.mojo"))
-    for path in host | set(room.glob("*/shape.mojo")):
+    for path in host | {*room.rglob("*shape.mojo")}:
         reached = {ROOT / name for name in builds.Sources.of(path, [ROOT]).files}
         assert not {file for file in reached if file.parent == room / "instructions"}, path
     for path in set(room.rglob("*.mojo")) - host - launchers:

@@ -41,8 +41,8 @@ from ..prepare.quantize import QuantizeKernel
 from ..types import ProductTypes, float_bytes, has_expert_kernels, unsupported
 from ..prepare.order import launch_order
 from .routing import route
-from .shape import M_TILES, code_bytes, encoded_blocks, streaming_grid, interleaved_grid
-from .shape import ping_pong_grid
+from ..moe_shape import M_TILES, code_bytes, encoded_blocks, streaming_grid, interleaved_grid
+from ..moe_shape import ping_pong_grid
 from .slots import launch_gates, launch_sums
 
 comptime MAX_GRID_Y = (1 << 16) - 1

@@ -44,7 +44,7 @@ from ..instructions.wave import (
     with_lane,
 )
 from ..operands.memory import Input, OUT_OF_RANGE, Output, Span, input, load_word, output, quotient
-from .shape import ROUTE_WAVES, route_grid
+from ..moe_shape import ROUTE_WAVES, route_grid
 
 comptime LOADS = 16
 """Ids that a lane loads before the first vote, where there are many slots."""

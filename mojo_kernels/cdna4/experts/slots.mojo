@@ -26,7 +26,7 @@ from ...routing.sums import Numbers, SlotRows, add_slots_to
 from ..chip import LANES, WORD_BYTES
 from ..instructions.wave import of_lane
 from ..operands.memory import Input, OUT_OF_RANGE, Output, Span, input, load_word, output, quotient
-from .shape import SLOT_COLUMNS, SLOT_WAVES, slots_grid, stretch_of
+from ..moe_shape import SLOT_COLUMNS, SLOT_WAVES, slots_grid, stretch_of
 
 
 @fieldwise_init

@@ -11,8 +11,8 @@ from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import ANY, Left, NO_BIAS, Right
 from ..chip import BLOCK, QUANTIZED_ROWS, QUANTIZE_WAVES
-from ..experts.shape import ROWS, streaming_grid, interleaved_grid, order_grid, ping_pong_grid
-from ..experts.shape import quantize_grid, route_grid, slots_grid
+from ..moe_shape import ROWS, streaming_grid, interleaved_grid, order_grid, ping_pong_grid
+from ..moe_shape import quantize_grid, route_grid, slots_grid
 from ..schedules.interleaved.shape import STAGE_K
 from ..schedules.ping_pong.shape import COLUMNS
 from ..prologue.shape import PART_BLOCKS

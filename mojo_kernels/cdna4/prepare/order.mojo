@@ -23,7 +23,7 @@ from ..prologue.cooperative import PreparedRows
 from ..prologue.works import ReorderedScales
 from ..schedules.ping_pong.shape import THREADS, WAVES
 from ..schedules.groups import GroupSizes, GroupTiles
-from ..experts.shape import ROWS, encoded_blocks, order_grid
+from ..moe_shape import ROWS, encoded_blocks, order_grid
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))

@@ -5,7 +5,7 @@ from std.memory import bitcast
 from std.testing import assert_equal, assert_true
 from std.utils.numerics import inf, nan
 
-from mojo_kernels.cdna4.experts.shape import stores_codes
+from mojo_kernels.cdna4.moe_shape import stores_codes
 from mojo_kernels.cdna4.epilogue.gate import QuickGate
 from mojo_kernels.numbers.gates import Gate, LARGEST_EXPONENT, exp_of_minus
 

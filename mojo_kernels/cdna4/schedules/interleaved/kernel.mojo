@@ -3,7 +3,7 @@
 Four waves compute a tile of C. Weights, which no two waves share, go from memory straight
 to registers, for which their layout is made; activations and their plain scales go through
 LDS, where all waves read them. The waves synchronize once in 256 along K (order.mojo). Where tiles
-of C are fewer than compute units, workgroups share K (split_k.mojo).
+of C are fewer than compute units, workgroups share K (streaming/split_k.mojo).
 
 Of groups, tokens are encoded once, however many experts they go to: rows of codes are gathered, and
 filled up to whole stages. Tiles are taken in bands (schedule/xcd.mojo), whose order depends on how
@@ -25,7 +25,7 @@ from ....problem import Problem
 from ....tiles import in_registers
 from ...arguments import GemmArguments, Grouping
 from ...chip import CUS, LANES, LANE_BYTES, SUMS, TILE
-from ..split_k import SplitK
+from ..streaming.split_k import SplitK
 from ..groups import GroupSizes, GroupTiles, OneGroup, TileOfC, TileScheduler
 from ...epilogue.hidden import EXCHANGED, HiddenCodes
 from ...instructions.lds import allocate_lds

@@ -22,7 +22,7 @@ from std.memory import bitcast
 from ....numbers.scales import Scale
 from ....tiles import RegisterTile, in_registers
 from ...chip import LANE_BYTES, MAX_COUNT, PIECE_BYTES, SUMS, TILE, TILE_BLOCKS, WORD_BYTES
-from ..split_k import SumsListener, NoListener
+from ..streaming.split_k import SumsListener, NoListener
 from ...instructions.lds import Lds, PIECE_WORDS, pieces_at, read_pair, read_piece
 from ...instructions.lds import read_word, words_at
 from ...instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, Sums

@@ -46,7 +46,7 @@ from ...operands.memory import Input, Output, input, output, quotient
 from ...epilogue.row_scales import RowScales
 from ...epilogue.target import Destination, NO_BIAS, Target
 from ...types import ProductTypes, has_kernels, unsupported
-from ..split_k import SplitK
+from .split_k import SplitK
 from .shape import StreamingLds, StreamingShape
 from .main_loop import StreamingLoop
 

@@ -6,24 +6,24 @@
     order_rows             scales by tiles                   prepare/order.mojo
     gemm_ping_pong         codes, of large tiles             schedules/ping_pong
     route_slots            rows sorted by expert             routing.mojo
-    gate_sums, add_slots                                     slots.mojo
+    gate_sums, add_slots                                     experts/slots.mojo
 
 Only the device knows the sizes of groups: grids are for as many tiles as any sizes can make.
 """
 
 from std.math import ceildiv
 
-from ...experts import NUMBERS, most_tiles
-from ...numbers.formats import Format
-from ...numbers.gates import Gate
-from ...schedule.xcd import XcdBands, XcdColumns
-from ..arguments import RECORD
-from ..chip import BLOCK, CUS, GROUP_BLOCKS, LANES, QUANTIZED_ROWS, QUANTIZE_WAVES, TILE, WORD_BYTES
-from ..schedules.streaming.shape import StreamingShape
-from ..schedules.interleaved.shape import InterleavedShape, STAGE_BLOCKS, STAGE_K
-from ..schedules.ping_pong.shape import COLUMNS, THREADS, rows_of
-from ..prologue.shape import PART_BLOCKS
-from ...launch.grid import Grid
+from ..experts import NUMBERS, most_tiles
+from ..numbers.formats import Format
+from ..numbers.gates import Gate
+from ..schedule.xcd import XcdBands, XcdColumns
+from .arguments import RECORD
+from .chip import BLOCK, CUS, GROUP_BLOCKS, LANES, QUANTIZED_ROWS, QUANTIZE_WAVES, TILE, WORD_BYTES
+from .schedules.streaming.shape import StreamingShape
+from .schedules.interleaved.shape import InterleavedShape, STAGE_BLOCKS, STAGE_K
+from .schedules.ping_pong.shape import COLUMNS, THREADS, rows_of
+from .prologue.shape import PART_BLOCKS
+from ..launch.grid import Grid
 
 comptime M_TILES = 8
 """Tiles of rows of a wave of the ping-pong kernel."""
