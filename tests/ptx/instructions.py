@@ -15,7 +15,7 @@ import numpy as np
 
 from tests.ptx import parse, tensor
 from tests.ptx.copies import Copies
-from tests.ptx.memory import PARAM, PEER_BITS, SHARED, Fault
+from tests.ptx.memory import PARAM, PEER_BITS, SHARED, Fault, of_space
 from tests.ptx.operands import ADDRESS, NUMBER, names_in
 from tests.ptx.registers import LONGEST, OnRegisters, Straight
 from tests.ptx.scalar import (
@@ -256,6 +256,9 @@ class Kernel(Copies):
         sign = -1 if parts[0] == "to" else 1
 
         def run(w: Warp, m: np.ndarray | None) -> None:
+            if parts[-2] == "local":
+                w.put(to, of_space("local", value(w)), m)
+                return
             w.put(to, value(w).astype(np.uint64) + np.uint64(sign * base & (1 << 64) - 1), m)
 
         return run

@@ -24,6 +24,12 @@ def fresh_address(address: int) -> int:
     return (next(numbers) << BUFFER_BITS) + address % (1 << ALIGNED_BITS)
 
 
+def of_space(space: str, at: np.ndarray) -> np.ndarray:
+    """Returns addresses of 64 bits; a lane's own memory may be given by 32 of them."""
+    at = at.astype(np.uint64)
+    return at | np.uint64(LOCAL) if space == "local" else at
+
+
 class Fault(Exception):
     """A kernel did what hardware would not allow, or should not."""
 

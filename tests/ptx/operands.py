@@ -59,7 +59,7 @@ class Operands:
             code = struct.pack("<f" if width == 32 else "<d", float(text))
             return int.from_bytes(code, "little")
         if text in self.locals:
-            return LOCAL + self.locals[text]
+            return self.locals[text] + (LOCAL if width == 64 else 0)
         if text in self.statics:
             return self.statics[text]
         if text in self.constants:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tests.ptx.instructions import Op
-from tests.ptx.memory import LOCAL, PEER_BITS, SHARED, Fault, Memory, rows_at
+from tests.ptx.memory import LOCAL, PEER_BITS, SHARED, Fault, Memory, of_space, rows_at
 from tests.ptx.operands import BLOCK, YIELD
 from tests.ptx.registers import OnRegisters
 from tests.ptx.scalar import BITS, LANES, lanes_of
@@ -107,7 +107,7 @@ class Warp:
         if space.startswith("shared"):
             found[lanes] = self.of_shared(wanted, size)
             return found
-        wanted = wanted.astype(np.uint64)
+        wanted = of_space(space, wanted)
         if space in ("global", "const"):
             found[lanes] = self.group.launch.memory.load(wanted, size)
             return found
@@ -130,7 +130,7 @@ class Warp:
         if space.startswith("shared"):
             self.to_shared(wanted, raw[lanes])
             return
-        wanted = wanted.astype(np.uint64)
+        wanted = of_space(space, wanted)
         own = (wanted >= LOCAL) & (wanted < SHARED)
         near = wanted >= SHARED
         far = ~own & ~near
