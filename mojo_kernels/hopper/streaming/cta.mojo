@@ -326,7 +326,7 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
         """Says whether bfloat16 cannot hold a weight of a tile; all threads call it."""
         var place, found = self.first(expert, column_tile), False
         for _ in range(self.blocks(expert)):
-            found |= any_overflows(place.load_scales[0](self.weights))
+            found |= any_overflows(place.load_scales[0]())
             place.advance(Self.CONFIG.k_warps)
         return any_thread[Self.CONFIG.threads()](found)
 

@@ -81,7 +81,7 @@ def gemm_streaming[
         return
     var row_tile, column_tile = cta.place_of(tile)
     var expert = cta.find(row_tile).expert
-    var stream = WeightStream[CONFIG](weights, cta.first(expert, column_tile), cta.blocks(expert))
+    var stream = WeightStream[CONFIG](cta.first(expert, column_tile), cta.blocks(expert))
     if scheduler.is_early != 0:
         wait_on_dependent_grids()
         launch_dependent_grids()

@@ -53,43 +53,40 @@ comptime BLOCK_WORDS = TILE_ROWS // WORD_BYTES
 
 @fieldwise_init
 struct BlockPlace(TrivialRegisterPassable):
-    """A lane's codes and scales of a block, seen from the first expert's first ones."""
+    """Addresses of a lane's codes and scales of a block."""
 
-    var codes: UInt32
-    """In vectors."""
-    var scales: UInt32
-    """In words."""
+    var codes: Int
+    var scales: Int
 
     @staticmethod
     @always_inline
     def of(weights: ExpertWeights, expert: UInt32, block: UInt32, lane: UInt32) -> Self:
         """Returns the place of one of all blocks of an expert."""
-        var codes = expert * UInt32(weights.codes_step // VECTOR_BYTES)
-        var scales = expert * UInt32(weights.scales_step // WORD_BYTES)
+        var codes = block * UInt32(BLOCK_VECTORS) + lane
+        var scales = block * UInt32(BLOCK_WORDS) + lane // UInt32(K_LANES)
         return Self(
-            codes + block * UInt32(BLOCK_VECTORS) + lane,
-            scales + block * UInt32(BLOCK_WORDS) + lane // UInt32(K_LANES),
+            weights.codes + Int(expert) * weights.codes_step + Int(codes) * VECTOR_BYTES,
+            weights.scales + Int(expert) * weights.scales_step + Int(scales) * WORD_BYTES,
         )
 
     @always_inline
     def advance(mut self, blocks: Int):
         """Goes on by blocks of a tile."""
-        self.codes += UInt32(blocks * BLOCK_VECTORS)
-        self.scales += UInt32(blocks * BLOCK_WORDS)
+        self.codes += blocks * BLOCK_VECTORS * VECTOR_BYTES
+        self.scales += blocks * BLOCK_WORDS * WORD_BYTES
 
     @always_inline
-    def load_codes[blocks: Int](self, weights: ExpertWeights) -> Codes:
+    def load_codes[blocks: Int](self) -> Codes:
         """Starts the load of the codes so many blocks of the tile from here."""
-        var address = weights.codes + Int(self.codes) * VECTOR_BYTES
-        var words = device_pointer[DType.uint32](address)
+        var words = device_pointer[DType.uint32](self.codes)
         return load_streaming(words.unsafe_offset(blocks * BLOCK_VECTORS * ROWS_PER_LANE))
 
     @always_inline
-    def load_scales[blocks: Int](self, weights: ExpertWeights) -> UInt32:
+    def load_scales[blocks: Int](self) -> UInt32:
         """Starts the load of the scales so many blocks of the tile from here."""
-        var address = weights.scales + Int(self.scales) * WORD_BYTES
-        var words = device_pointer[DType.uint32](address)
-        return load_constant(words.unsafe_offset(blocks * BLOCK_WORDS))
+        return load_constant(
+            device_pointer[DType.uint32](self.scales).unsafe_offset(blocks * BLOCK_WORDS)
+        )
 
 
 struct WeightStream[CONFIG: StreamConfig](Movable):
@@ -99,7 +96,6 @@ struct WeightStream[CONFIG: StreamConfig](Movable):
     comptime STEP = Self.CONFIG.k_warps
     """Blocks of the tile from one of the warp's to the next."""
 
-    var weights: ExpertWeights
     var ahead: BlockPlace
     """The first block of the next round."""
     var left: UInt32
@@ -114,9 +110,8 @@ struct WeightStream[CONFIG: StreamConfig](Movable):
     """Of the round's blocks."""
 
     @always_inline
-    def __init__(out self, weights: ExpertWeights, first: BlockPlace, blocks: UInt32):
+    def __init__(out self, first: BlockPlace, blocks: UInt32):
         """Starts the first loads of the first tile, which is the next one from here."""
-        self.weights = weights
         self.ahead = first
         self.left = 0
         self.next = first
@@ -125,8 +120,8 @@ struct WeightStream[CONFIG: StreamConfig](Movable):
         self.scales = Array[UInt32, Self.AHEAD](fill=0)
         comptime for i in range(Self.AHEAD):
             if UInt32(i) < blocks:
-                self.scales[i] = first.load_scales[i * Self.STEP](weights)
-                self.codes[i] = first.load_codes[i * Self.STEP](weights)
+                self.scales[i] = first.load_scales[i * Self.STEP]()
+                self.codes[i] = first.load_codes[i * Self.STEP]()
 
     @always_inline
     def begin(mut self, left: UInt32, next: BlockPlace, next_left: UInt32):
@@ -153,8 +148,8 @@ struct WeightStream[CONFIG: StreamConfig](Movable):
                 self.ahead.codes if is_here else self.next.codes,
                 self.ahead.scales if is_here else self.next.scales,
             )
-            self.scales[i] = place.load_scales[i * Self.STEP](self.weights)
-            self.codes[i] = place.load_codes[i * Self.STEP](self.weights)
+            self.scales[i] = place.load_scales[i * Self.STEP]()
+            self.codes[i] = place.load_codes[i * Self.STEP]()
 
     @always_inline
     def end_round(mut self):
@@ -252,9 +247,9 @@ def multiply_anew[
     """Adds the products of some blocks under any scales; says if bfloat16 cannot hold a weight."""
     var overflow = False
     for _ in range(blocks):
-        var scales = place.load_scales[0](stream.weights)
+        var scales = place.load_scales[0]()
         overflow |= any_overflows(scales)
-        var codes = place.load_codes[0](stream.weights)
+        var codes = place.load_codes[0]()
         multiply_block(decode_rows_of_any(codes, scales), rows, sums)
         place.advance(stream.STEP)
         rows = rows.starting_at(Coord(stream.STEP, 0, 0, 0))
