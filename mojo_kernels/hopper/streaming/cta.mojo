@@ -54,7 +54,8 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
     var reciprocal: UInt32
     """Of the chunks of a row in a stage."""
     var memory: GroupedMemory
-    var warp: UInt32
+    var first_warp: UInt32
+    """The warp, the same to the compiler in all lanes; `warp` is for who wants it."""
 
     @staticmethod
     @always_inline
@@ -74,6 +75,13 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
         var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
         var memory = scheduler.memory(base, UInt32(a.k) // UInt32(BLOCK))
         return Self(a, is_aligned != 0, scheduler, weights, target, half, reciprocal, memory, warp)
+
+    @always_inline
+    def warp(self) -> UInt32:
+        """Returns the warp; what follows from it is computed here, not before the main loop."""
+        comptime if Self.IS_GROUPED:
+            return keep_here(SIMD[DType.uint32, 1](self.first_warp))[0]
+        return self.first_warp
 
     # Which tiles.
 
@@ -118,7 +126,7 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
     @always_inline
     def k_warp(self) -> UInt32:
         """Returns which of the warps that split K this one is."""
-        return self.warp % Self.K_WARPS
+        return self.warp() % Self.K_WARPS
 
     @always_inline
     def first_block(self) -> UInt32:
@@ -157,7 +165,7 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
     @always_inline
     def first(self, expert: UInt32, column_tile: UInt32) -> BlockPlace:
         """Returns where the warp's first block of a tile is."""
-        var weight_tile = self.warp // Self.K_WARPS
+        var weight_tile = self.warp() // Self.K_WARPS
         var tile = column_tile * UInt32(Self.CONFIG.column_tiles) + weight_tile
         comptime if Self.CONFIG.is_gated:
             if self.half != 0:
@@ -251,7 +259,7 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
         Partial sums take the place of the last stage.
         """
         var partials = Partials[Self.CONFIG.row_fragments](self.fragments().base)
-        store_partials(sums, partials, self.warp, lane_here())
+        store_partials(sums, partials, self.warp(), lane_here())
         barrier()
         var rows, cluster = self.find(UInt32(block_idx.z)), self.cluster()
         var num_quads = rows.rows * UInt32(Self.CONFIG.quads())
@@ -285,7 +293,7 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
     def prefetch_bias(self, tile: UInt32, column_tile: UInt32):
         """Brings the bias of a tile near."""
         var first = self.batch(tile, 0, column_tile)
-        first.prefetch_bias(first.turn(self.warp), lane_here())
+        first.prefetch_bias(first.turn(self.warp()), lane_here())
 
     @always_inline
     def reduce_batches(
@@ -302,24 +310,23 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
             var batch = self.batch(tile, UInt32(i), column_tile)
             comptime if Self.CONFIG.buffers() == 1:
                 barrier()
-            store_partials[i * Self.CONFIG.batch()](sums, batch.partials(), self.warp, lane_here())
+            store_partials[i * Self.CONFIG.batch()](
+                sums, batch.partials(), self.warp(), lane_here()
+            )
             barrier()
             batch = self.batch(tile, UInt32(i), column_tile)
             comptime if BATCHES == 1:
-                var warp = broadcast(
-                    keep_here(SIMD[DType.uint32, 1](UInt32(thread_idx.x)))[0] // 32
-                )
-                var turn = batch.turn(warp)
+                var turn = batch.turn(self.warp())
                 if turn < UInt32(batch.WARPS):
                     batch.store(turn, lane_here(), batch.reduce(turn, lane_here()))
             else:
                 comptime assert BATCHES * batch.WARPS == Self.CONFIG.warps(), "one of each warp"
-                if batch.turn(self.warp) < UInt32(batch.WARPS):
-                    totals = batch.reduce(batch.turn(self.warp), lane_here())
+                if batch.turn(self.warp()) < UInt32(batch.WARPS):
+                    totals = batch.reduce(batch.turn(self.warp()), lane_here())
                     of_warp = UInt32(i)
         comptime if BATCHES > 1:
             var mine = self.batch(tile, of_warp, column_tile)
-            mine.store(mine.turn(self.warp), lane_here(), totals)
+            mine.store(mine.turn(self.warp()), lane_here(), totals)
 
     @always_inline
     def any_overflows_of(self, expert: UInt32, column_tile: UInt32) -> Bool:
@@ -342,7 +349,7 @@ def compute_again[CONFIG: StreamConfig](cta: StreamCta[CONFIG], first_tile: UInt
     for tile in range(first_tile, end):
         var row_tile, column_tile = cta.place_of(UInt32(tile))
         var rows = cta.find(row_tile)
-        var all, first, step, result = True, cta.warp, WARPS, cta.target.rows
+        var all, first, step, result = True, cta.warp(), WARPS, cta.target.rows
         comptime if CONFIG.is_grouped:
             # All have stored their sums, which are not to overtake what comes here.
             cta.stage_tile(row_tile)
