@@ -58,10 +58,10 @@ from .shapes import (
     GROUPS,
     NUMBER_BYTES,
     READERS,
+    RS_TILE_HEIGHTS,
     RsConfig,
-    SPLIT_K_ROWS,
     STEP_BLOCKS,
-    STREAM_K_ROWS,
+    TILE_HEIGHTS,
     WARP_ROWS,
     num_steps_of,
 )
@@ -327,13 +327,13 @@ struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassabl
 
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Expands the activations, and multiplies; stream-K if stages are few enough for it."""
-    comptime for rows in SPLIT_K_ROWS:
+    comptime for rows in TILE_HEIGHTS:
         if plan.has_split_k_consumers() and plan.tokens == rows:
             return _launch[RsConfig.split_k(rows), Schedule.CEILED_CLUSTERS](problem, plan, queue)
     if not is_shared(problem.m, problem.n, problem.k, plan):
         comptime PLAN = Plan.PERSISTENT_RS_BF16
         return _launch[RsConfig.many(PLAN.tokens), Schedule.CLUSTERS](problem, PLAN, queue)
-    comptime for rows in STREAM_K_ROWS:
+    comptime for rows in RS_TILE_HEIGHTS:
         if plan.tokens == rows:
             return _launch[RsConfig.many(rows), Schedule.STREAM_K](problem, plan, queue)
     raise Error(String("plan: got ", plan.tokens, " rows of a tile, expected 64, 128 or 256"))

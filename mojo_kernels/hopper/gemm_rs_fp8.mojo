@@ -36,7 +36,7 @@ from .pipeline.named_barriers import begin_ping_pong, end_ping_pong
 from .pipeline.stages import RsRing
 from .product import DenseProduct, RsProduct
 from .scheduler import Schedule, WorkTile
-from .shapes import COLUMNS, CONSUMER_WARPS, RsLayout, THREADS, WARPS, WIDE_TOKENS
+from .shapes import COLUMNS, CONSUMER_WARPS, RsLayout, THREADS, WARPS, WIDE_ROWS
 
 comptime layout_of[Operands: RsOperands, rows: Int] = RsLayout.fp8(
     rows, Operands.CODE_BITS, Operands.SCALES_STAGES
@@ -54,7 +54,7 @@ struct Registers(TrivialRegisterPassable):
     @staticmethod
     def of(rows: Int) -> Self:
         """Returns those for tiles of so many rows of A."""
-        return Self(240, 24) if rows == WIDE_TOKENS else Self(232, 40)
+        return Self(240, 24) if rows == WIDE_ROWS else Self(232, 40)
 
 
 @__llvm_metadata(
@@ -153,7 +153,7 @@ struct FP8Consumer[Operands: RsOperands, Product: RsProduct](TrivialRegisterPass
         width: Int
     ](self, mut ring: Self.Pipeline, index: UInt32, tile: WorkTile, is_last: Bool):
         """Multiplies and stores a tile of up to `width` rows."""
-        comptime SPLITS_K = not Self.IS_LIST and not Self.IS_STREAM_K and width != WIDE_TOKENS
+        comptime SPLITS_K = not Self.IS_LIST and not Self.IS_STREAM_K and width != WIDE_ROWS
         comptime GATING = Self.Product.GATING
         var operands, product, warp = self.operands, self.product, self.warp
         # What is known of the tile, loaded before the products: nobody waits for it.

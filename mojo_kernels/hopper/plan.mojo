@@ -26,7 +26,7 @@ from ..layouts import PreshuffledCuda, layout_position
 from ..schedule.tiles import RowMajor
 from ..simt.host import COLUMNS, TileShape, WARPS
 
-comptime MAPPED_ELEMENTS = 128 * 128
+comptime SS_TILE_ELEMENTS = 128 * 128
 """Elements of C of a tile of an SS main loop."""
 comptime RS_COLUMNS = 128
 """Columns of C of a tile of an RS main loop."""
@@ -162,7 +162,7 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
     @staticmethod
     def ss(kernel: Kernel, tokens: Int, ranks: Int = 1) -> Self:
         """Returns a plan of `gemm_ss`: tiles are as large, whatever their rows."""
-        return Self(kernel, tokens, MAPPED_ELEMENTS // max(tokens, 1), ranks, Scheduler.TILES)
+        return Self(kernel, tokens, SS_TILE_ELEMENTS // max(tokens, 1), ranks, Scheduler.TILES)
 
     @staticmethod
     def portable_tiles(tile: TileShape, parts: Int) -> Self:
@@ -242,7 +242,7 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
         if self.kernel.main_loop == MainLoop.SS:
             if self.is_stream_k() or (self.kernel == Kernel.SS_E5M2 and self.ranks > 1):
                 return False
-            return self.tokens in (64, 128) and self.columns * self.tokens == MAPPED_ELEMENTS
+            return self.tokens in (64, 128) and self.columns * self.tokens == SS_TILE_ELEMENTS
         if self.columns != RS_COLUMNS or self.tokens not in (64, 128, 256):
             return False
         if self.kernel == Kernel.RS_E4M3:

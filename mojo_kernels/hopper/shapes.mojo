@@ -3,23 +3,23 @@
 Sizes alone, which kernels and the host read: nothing here is an instruction.
 
     header     barriers, flags
-    rooms      where sums are turned on their way to C
-    stages     some steps of K each: tokens, then the codes and scales of four tiles of 32 weight rows
+    rooms      where sums are transposed on their way to C
+    stages     some blocks of K each: rows of A, then rows of B, or codes and scales of four tiles of 32
 """
 
 from std.math import align_up, ceildiv
 
 from .layout import BLOCK, GRANULE_BITS, TILE_BYTES, TILE_ROWS
-from .plan import MAPPED_ELEMENTS, OperandType, Plan
+from .plan import SS_TILE_ELEMENTS, OperandType, Plan
 
 comptime WARP_GROUP = 128
 """Threads that issue an instruction together."""
 comptime INSTRUCTION_ROWS = 64
-"""Weight rows of one instruction: those of a warp group."""
+"""Rows of B of one instruction: those of a warp group."""
 comptime OCTET = 8
-"""Of so many tokens a thread has a pair, of so many rows one."""
+"""Of so many rows of A a thread has a pair, of so many rows of B one."""
 comptime ROW_BYTES = 128
-"""Bytes of a row of tokens, which are swizzled among themselves."""
+"""Bytes of a row of a stage, which are swizzled among themselves."""
 comptime NUMBER_BYTES = 2
 """Bytes of a bfloat16 number."""
 comptime WORD_BYTES = 4
@@ -29,45 +29,40 @@ comptime LANE_BYTES = 16
 comptime SWIZZLE_BYTES = 1024
 """Stages start at multiples of this."""
 comptime SHARED_BYTES = 227 * 1024
-"""What a group can have."""
+"""What a CTA can have."""
 comptime HEADER_BYTES = 1024
 """Barriers and flags."""
 
 comptime TILES = WARP_GROUP // 32
-"""Tiles of weight rows of a group."""
+"""Tiles of rows of B of a CTA."""
 comptime COLUMNS = TILES * TILE_ROWS
-"""Columns of C of a group."""
+"""Columns of C of a tile."""
 comptime HALVES = 2
 """Halves of a tile, a warp each."""
 comptime WARP_ROWS = TILE_ROWS // HALVES
-"""Weight rows of a warp."""
+"""Rows of B of a warp."""
 comptime READERS = TILES * HALVES
 """Warps that read a stage."""
 comptime CONSUMER_WARPS = READERS
 """Warps that multiply: all read every stage."""
 comptime WARPS = WARP_GROUP // 32
-"""Warps of a group that multiplies together."""
+"""Warps of a warp group."""
 comptime GROUPS = CONSUMER_WARPS // WARPS
 """Warp groups that multiply."""
 comptime THREADS = 32 * CONSUMER_WARPS + WARP_GROUP
-"""Threads of a group: consumers, then those who copy."""
+"""Threads of a CTA: consumers, then a warp group of producers."""
 comptime STEP = ROW_BYTES // NUMBER_BYTES
 """Steps of K in a stage of bfloat16 numbers."""
 comptime STEP_BLOCKS = STEP // BLOCK
 """Blocks of K in such a stage."""
 comptime BYTE_STEP_BLOCKS = ROW_BYTES // BLOCK
 """Blocks of K in a stage of bytes: a code becomes a byte."""
-comptime DENSE_TOKENS: List[Int] = [64, 128]
+comptime TILE_HEIGHTS: List[Int] = [64, 128]
 """Rows of C of a tile."""
-comptime WIDE_TOKENS = 256
-"""Tokens of the widest tile: two instructions have half of them each."""
-comptime DIRECT_TOKENS: List[Int] = DENSE_TOKENS + [WIDE_TOKENS]
-"""Rows of C of a tile whose weights become bytes in registers."""
-comptime SPLIT_K_ROWS: List[Int] = [64, 128]
-"""Rows of C of a tile whose K has several CTAs of a cluster, as bfloat16."""
-comptime STREAM_K_ROWS: List[Int] = [64, 128, 256]
-"""Rows of C of a tile of stream-K."""
-
+comptime WIDE_ROWS = 256
+"""Rows of the largest tile: two instructions have half of them each."""
+comptime RS_TILE_HEIGHTS: List[Int] = TILE_HEIGHTS + [WIDE_ROWS]
+"""Rows of C of a tile of an RS main loop; of `WIDE_ROWS` CTAs of a cluster do not split K."""
 
 comptime PARTS = ROW_BYTES // LANE_BYTES
 """Parts of a row that are swizzled as one."""
@@ -86,7 +81,7 @@ def num_steps_of(k: Int, plan: Plan) -> Int:
 
 @fieldwise_init
 struct StageSpace(TrivialRegisterPassable):
-    """The stages of a group in its shared memory."""
+    """The stages of a CTA in its shared memory."""
 
     var first_at: Int
     """Where they begin."""
@@ -186,7 +181,7 @@ comptime SUM_STRIDE = COLUMNS + 4
 
 
 comptime MANY_ROWS = 128
-"""Rows of a tile of a group from which on a warp has enough to do without splitting K."""
+"""Rows of a listed tile from which on a warp has enough to do without splitting K."""
 comptime PASS_ROWS = 32
 """Rows whose partial sums are reduced at a time, behind the stages."""
 
@@ -258,11 +253,11 @@ struct RsConfig(Equatable, TrivialRegisterPassable):
 comptime FACTOR_BYTES = 4
 """Bytes of a factor."""
 comptime PIECE_BYTES = 2 * OCTET
-"""Bytes of eight rows of a token."""
+"""Bytes of eight columns of a row of C."""
 comptime PITCH = 2 * INSTRUCTION_ROWS + PIECE_BYTES
-"""Bytes from one token to the next in a room: a piece more, against bank conflicts."""
+"""Bytes from one row of C to the next in a room: a piece more, against bank conflicts."""
 comptime WIDE_ROOM_TOKENS = 64
-"""Of the widest tile, so many are turned at once: rooms for more would take a stage's place."""
+"""Of the largest tile, so many are transposed at once: rooms for more would take a stage's place."""
 comptime MAX_DIRECT_STAGES = 8
 """More stages help nothing. Guess."""
 comptime BULK_ROWS = 128
@@ -272,37 +267,37 @@ comptime EXPERT_CAPACITY = 128
 
 
 def room_tokens(tokens: Int) -> Int:
-    """Returns how many tokens of a tile are turned at once, of so many."""
-    return WIDE_ROOM_TOKENS if tokens == WIDE_TOKENS else tokens
+    """Returns how many rows of a tile are transposed at once, of so many."""
+    return WIDE_ROOM_TOKENS if tokens == WIDE_ROWS else tokens
 
 
 def room_bytes(tokens: Int) -> Int:
-    """Returns the bytes of a warp group's room for so many tokens, and their factors."""
+    """Returns the bytes of a warp group's room for so many rows, and their factors."""
     return tokens * PITCH + WARPS * tokens * FACTOR_BYTES
 
 
 # Rows of both sides by tensor maps: `gemm_ss`.
 
 comptime PART_TOKENS = INSTRUCTION_ROWS
-"""Tokens of a consumer."""
+"""Rows of A of a consumer."""
 comptime PART_COLUMNS = COLUMNS
 """Columns of a consumer."""
 comptime PART_PITCH = 2 * PART_COLUMNS + 16
-"""Bytes from one token of a consumer's room to the next: 16 more, against bank conflicts."""
+"""Bytes from one row of a consumer's room to the next: 16 more, against bank conflicts."""
 comptime PART_BYTES = PART_TOKENS * PART_PITCH
 """Bytes of a consumer's room."""
 comptime WORD = 4
 """Bytes of a factor."""
 comptime ENTRIES = GROUPS * INSTRUCTION_ROWS
-"""Factors of both consumers' tokens."""
+"""Factors of both consumers' rows of A."""
 comptime MARK_WORDS = 16
 """Room for the marks of a slot."""
 
 
 def columns_of(tokens: Int) -> Int:
-    """Returns the columns of tiles of so many tokens."""
-    comptime assert GROUPS * PART_TOKENS * PART_COLUMNS == MAPPED_ELEMENTS, "a tile has two parts"
-    return MAPPED_ELEMENTS // tokens
+    """Returns the columns of tiles of so many rows."""
+    comptime assert GROUPS * PART_TOKENS * PART_COLUMNS == SS_TILE_ELEMENTS, "a tile has two parts"
+    return SS_TILE_ELEMENTS // tokens
 
 
 def slot_bytes(columns: Int) -> Int:

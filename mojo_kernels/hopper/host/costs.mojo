@@ -45,7 +45,7 @@ from ..shapes import (
     SHORT,
     STEP_BLOCKS,
     StreamConfig,
-    WIDE_TOKENS,
+    WIDE_ROWS,
 )
 from .gemm import Pair, stream_k_ctas
 from .measured import COSTS
@@ -119,7 +119,7 @@ struct Family(TrivialRegisterPassable):
             most = MAX_PREPARED_RANKS if kernel.is_prepared else MAX_RANKS
         elif kernel.main_loop == MainLoop.SS or self.plan.is_stream_k():
             return 1
-        elif self.plan.tokens == WIDE_TOKENS:
+        elif self.plan.tokens == WIDE_ROWS:
             return 1
         elif kernel != Kernel.STREAM and m > MANY_ROWS:
             most = self.plan.tokens // 32

@@ -17,7 +17,7 @@ from ..plan import Kernel, MULTIPROCESSORS, MainLoop, OperandType, Plan
 from ..shapes import COLUMNS, GROUPS, NUMBER_BYTES, PARTS, ROW_BYTES, num_steps_of
 
 comptime WIDEST_TILE = 256
-"""Tokens of the widest tile of stages: a workspace has room for whole ones."""
+"""Rows of the largest tile of stages: a workspace has room for whole ones."""
 comptime PADDED = 256
 """Rows that the exponents of a side are padded to: what tiles have past the end is read, too. What
 follows rows begins at such multiples."""
@@ -26,7 +26,7 @@ comptime ROWS_ALIGNMENT = 1024
 comptime ALL_ROWS = 0
 """Stands for the rows of a tile that has all."""
 comptime SLOTS = 2
-"""Parts of a group: of its first tile, and of its last one."""
+"""Partial sums of a CTA: of its first tile, and of its last one."""
 comptime COUNTER_BYTES = 4
 """Bytes of a counter."""
 comptime SUM_BYTES = 4
@@ -45,17 +45,17 @@ def bf16_bytes(rows: Int, k: Int) -> Int:
 
 
 def counter_bytes(tiles: Int) -> Int:
-    """Returns the bytes of the counters of tiles that have parts, padded."""
+    """Returns the bytes of the counters of tiles of stream-K, padded."""
     return align_up(tiles * GROUPS * COUNTER_BYTES, PADDED)
 
 
 def part_bytes(tokens: Int) -> Int:
-    """Returns the bytes of a part of a tile of so many rows."""
+    """Returns the bytes of partial sums of a tile of so many rows."""
     return tokens * COLUMNS * SUM_BYTES
 
 
 def fix_up_bytes(tokens: Int, tiles: Int) -> Int:
-    """Returns the bytes of the counters and parts of tiles of so many rows."""
+    """Returns the bytes of the counters and partial sums of tiles of so many rows."""
     return counter_bytes(tiles) + MULTIPROCESSORS * SLOTS * part_bytes(tokens)
 
 

@@ -32,7 +32,7 @@ from ..host.workspace import (
     workspace_of,
 )
 from ..plan import MainLoop, OperandType, Plan
-from ..shapes import DENSE_TOKENS, DIRECT_TOKENS, GROUPS, ROW_BYTES, columns_of
+from ..shapes import TILE_HEIGHTS, RS_TILE_HEIGHTS, GROUPS, ROW_BYTES, columns_of
 from .float_scales import FloatOperands, FloatScaledRows, FloatScales
 from .kernel import TilesOfB, launch_prepare
 from .operands import PreparedRows
@@ -53,13 +53,13 @@ def launch_prepared[
             raise Error("plan: bfloat16 is for bfloat16 activations that are kept")
     comptime WEIGHT_BITS: List[Int] = [4, 8] if IS_E4M3 else [4]
     var cut = shareable(problem.m, problem.n, problem.k, plan)
-    comptime for tokens in DIRECT_TOKENS:
+    comptime for tokens in RS_TILE_HEIGHTS:
         comptime for bits in WEIGHT_BITS:
             if plan.tokens == tokens and (problem.right.format == MXFP4) == (bits == 4):
-                comptime if operand == OperandType.E5M2 or (IS_E4M3 and tokens in DENSE_TOKENS):
+                comptime if operand == OperandType.E5M2 or (IS_E4M3 and tokens in TILE_HEIGHTS):
                     if plan.kernel.main_loop == MainLoop.RS:
                         return _launch[operand, bits, False, tokens](problem, cut, queue)
-                comptime if tokens in DENSE_TOKENS:
+                comptime if tokens in TILE_HEIGHTS:
                     return _launch[operand, bits, True, tokens](problem, cut, queue)
     raise Error(String("plan: no tile of these operands has ", plan.tokens, " rows"))
 
@@ -110,7 +110,7 @@ def launch_float_scaled(problem: Problem, plan: Plan, mut queue: Some[Queue]) ra
     """Launches E4M3 under float scales, both sides plain; floats are encoded before."""
     var scaling = Scaling.of(problem.left.format, problem.right.format, problem.k)
     comptime for known in [Scaling.ROWS, Scaling.TILES, Scaling.COLUMNS]:
-        comptime for tokens in DENSE_TOKENS:
+        comptime for tokens in TILE_HEIGHTS:
             if scaling == known and plan.tokens == tokens:
                 return _launch_float_scaled[known, tokens](problem, plan, queue)
     raise Error(String("plan: no tile has ", plan.tokens, " rows"))
