@@ -116,7 +116,7 @@ def _launches_of(problem: GroupedProblem, asked: ExpertsQuestion) -> List[Explai
     """Returns those of a grouped product."""
     var n, k, kernel = asked.n, asked.k, moe.kernel_of(problem)
     if kernel == Kernel.PORTABLE:
-        return [_portable("product", asked.m, n, False)]
+        return [_portable("product", "simt/matmul.mojo", asked.m, n, False)]
     if kernel == Kernel.STREAM:
         return [_streaming("product", asked, 0, n, k, False)]
     var memory = moe.Memory.of(problem, 0)
@@ -133,8 +133,8 @@ def _launches_of(problem: ExpertsProblem, asked: ExpertsQuestion) -> List[Explai
     var inner, width, kernel = asked.n, asked.k, moe.kernel_of(problem)
     if kernel == Kernel.PORTABLE:
         return [
-            _portable("gate_up", asked.rows(), 2 * inner, True),
-            _portable("down", asked.m, width, False),
+            _portable("gate_up", "simt/experts.mojo", asked.rows(), 2 * inner, True),
+            _portable("down", "simt/experts.mojo", asked.m, width, False),
         ]
     if kernel == Kernel.STREAM:
         var slots = asked.rows()
@@ -168,12 +168,14 @@ def _explained(
     return Explained(name, file, reason, cut, tile_m, tile_n, grid)
 
 
-def _portable(name: StaticString, rows: Int, columns: Int, is_gated: Bool) -> Explained:
+def _portable(
+    name: StaticString, file: StaticString, rows: Int, columns: Int, is_gated: Bool
+) -> Explained:
     """Returns a portable product."""
     var tile_n = portable.WARPS * (portable.PAIRS if is_gated else portable.COLUMNS)
     var reason = StaticString("Hopper's kernels take MXFP4 weights and MX or kept activations")
     var grid = portable.grid_of_warps(rows, columns)
-    return _explained(name, "simt/experts.mojo", reason, grid, 1, tile_n)
+    return _explained(name, file, reason, grid, 1, tile_n)
 
 
 def _streaming(
