@@ -30,11 +30,7 @@ from ..codec import (
     rounds_packed,
     scale_of_neighbours,
 )
-from ..shapes import (
-    FRAGMENT_ROWS,
-    STAGE_FRAGMENTS,
-    StreamConfig,
-)
+from ..shapes import FRAGMENT_ROWS, STAGE_FRAGMENTS, StreamConfig
 from .scheduler import GroupedMemory, MARKS, ROWS, TileRows
 
 comptime Fragments[row_fragments: Int] = TileAddresses[

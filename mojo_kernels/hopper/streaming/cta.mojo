@@ -14,14 +14,12 @@ from ...simt.arguments import Activations, ExpertWeights, Result
 from ..codec import any_overflows
 from ..epilogue.fallback import Fallback, compute_exactly
 from ..epilogue.target import Target
-from ..instructions.shared_memory import any_thread, load_word, shared_base, store_word
+from ..instructions.shared_memory import any_thread, load_word, store_word
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
-from ..layout import BLOCK, K_LANES, TILE_ROWS
+from ..layout import K_LANES, TILE_ROWS
+from ..plan import log_of_ranks
 from ..routing import RowTile
-from ..shapes import (
-    STREAM_HEADER_BYTES,
-    StreamConfig,
-)
+from ..shapes import STREAM_HEADER_BYTES, StreamConfig
 from .activations import Fragments, RowStage, reciprocal_of
 from .epilogue import BatchEpilogue, ClusterReduction, Partials, Totals, store_partials
 from .mainloop import BlockPlace, WarpSums
@@ -33,20 +31,23 @@ from .scheduler import (
     OVERFLOW,
     ROWS,
     TileRows,
-    TileScheduler,
+    StreamScheduler,
 )
 
 
 @fieldwise_init
 struct StreamCta[CONFIG: StreamConfig](Copyable):
-    """What a CTA has, seen from one of its warps."""
+    """What a CTA has, seen from one of its warps.
+
+    Out of line it is passed by address: as arguments its fields would take registers from all code.
+    """
 
     comptime IS_GROUPED = Self.CONFIG.is_grouped
     comptime K_WARPS = UInt32(Self.CONFIG.k_warps)
 
     var a: Activations
     var is_aligned: Bool
-    var scheduler: TileScheduler
+    var scheduler: StreamScheduler
     var weights: ExpertWeights
     var target: Target
     var half: UInt32
@@ -56,25 +57,6 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
     var memory: GroupedMemory
     var first_warp: UInt32
     """The warp, the same to the compiler in all lanes; `warp` is for who wants it."""
-
-    @staticmethod
-    @always_inline
-    def of(
-        a: Activations,
-        is_aligned: UInt32,
-        scheduler: TileScheduler,
-        weights: ExpertWeights,
-        target: Target,
-        half: UInt32,
-        reciprocal: UInt32,
-    ) -> Self:
-        """Returns what the kernel's arguments give."""
-        var warp = UInt32(thread_idx.x) // 32
-        comptime if Self.IS_GROUPED:
-            warp = broadcast(warp)
-        var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
-        var memory = scheduler.memory(base, UInt32(a.k) // UInt32(BLOCK))
-        return Self(a, is_aligned != 0, scheduler, weights, target, half, reciprocal, memory, warp)
 
     @always_inline
     def warp(self) -> UInt32:
@@ -143,11 +125,6 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
         return min(self.scheduler.share, self.memory.k_blocks - self.first_block())
 
     @always_inline
-    def end_of_stages(self) -> UInt32:
-        """Returns the block behind the last one at which a stage may begin."""
-        return UInt32(1) if Self.IS_GROUPED else self.num_blocks()
-
-    @always_inline
     def blocks(self, expert: UInt32) -> UInt32:
         """Returns the warp's blocks of a tile: none for rows of no expert."""
         var blocks = (self.num_blocks() + Self.K_WARPS - 1 - self.k_warp()) // Self.K_WARPS
@@ -158,9 +135,8 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
     @always_inline
     def blocks_from(self, expert: UInt32, block: UInt32) -> UInt32:
         """Returns those from a block of the CTA on at which a stage begins or all end."""
-        comptime if Self.IS_GROUPED:
-            return self.blocks(expert) if block == 0 else UInt32(0)
-        return self.blocks(expert) - min(self.blocks(expert), block // Self.K_WARPS)
+        var blocks = self.blocks(expert)
+        return blocks - min(blocks, block // Self.K_WARPS)
 
     @always_inline
     def first(self, expert: UInt32, column_tile: UInt32) -> BlockPlace:
@@ -185,57 +161,44 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
         return Fragments[Self.CONFIG.row_fragments](self.memory.base + BEFORE)
 
     @always_inline
-    def _fill(
-        self, rows: TileRows, first_block: UInt32, blocks: UInt32, reciprocal: UInt32
-    ) -> Bool:
-        """Stages some blocks of rows, without a barrier; says if bfloat16 cannot hold some."""
-        return RowStage[Self.CONFIG](
+    def stage(self, row_tile: UInt32, first: UInt32) -> Bool:
+        """Stages rows: of a grouped tile all blocks, of the one tile those of a stage, from one on.
+
+        All threads call it. Says if bfloat16 cannot hold some.
+        """
+        var rows, blocks, reciprocal = TileRows(0, 0, 0), self.memory.k_blocks, self.reciprocal
+        comptime if Self.IS_GROUPED:
+            # All have multiplied and stored the rows of the row tile before.
+            barrier()
+            if thread_idx.x < 32:
+                rows = self.find(row_tile)
+                self.scheduler.list_rows(self.memory, rows, lane_here())
+                if thread_idx.x == 0:
+                    store_word(self.memory.at(EXPERT), rows.expert)
+                    store_word(self.memory.at(NUM_ROWS), rows.rows)
+            barrier()
+            rows = TileRows(0, 0, UInt32(0))
+            if load_word(self.memory.at(EXPERT)) < self.scheduler.experts:
+                rows.rows = load_word(self.memory.at(NUM_ROWS))
+        else:
+            comptime STAGE_BLOCKS = UInt32(Self.CONFIG.stage_blocks())
+            rows, blocks = self.find(row_tile), min(STAGE_BLOCKS, self.num_blocks() - first)
+            if blocks != min(STAGE_BLOCKS, self.scheduler.share):
+                reciprocal = reciprocal_of(blocks * UInt32(K_LANES))
+            if first > 0:
+                barrier()
+        var overflow = RowStage[Self.CONFIG](
             self.a,
             rows,
             self.memory,
             self.scheduler.rows_per_source,
-            first_block * UInt32(K_LANES),
+            (self.first_block() + first) * UInt32(K_LANES),
             blocks * UInt32(K_LANES),
             reciprocal,
             self.fragments(),
         ).fill(self.is_aligned)
-
-    @always_inline
-    def stage_blocks(self, first: UInt32) -> Bool:
-        """Stages some blocks of the rows of the one tile, from one on; all threads call it.
-
-        Says if bfloat16 cannot hold some.
-        """
-        comptime STAGE_BLOCKS = UInt32(Self.CONFIG.stage_blocks())
-        var blocks = min(STAGE_BLOCKS, self.num_blocks() - first)
-        var reciprocal = self.reciprocal
-        if blocks != min(STAGE_BLOCKS, self.scheduler.share):
-            reciprocal = reciprocal_of(blocks * UInt32(K_LANES))
-        if first > 0:
-            barrier()
-        var rows = self.find(UInt32(block_idx.z))
-        var overflow = self._fill(rows, self.first_block() + first, blocks, reciprocal)
         barrier()
         return overflow
-
-    @always_inline
-    def stage_tile(self, row_tile: UInt32):
-        """Stages the rows of a row tile, all blocks; all threads call it."""
-        # All have multiplied and stored the rows of the row tile before.
-        barrier()
-        if thread_idx.x < 32:
-            var rows = self.find(row_tile)
-            self.scheduler.list_rows(self.memory, rows, lane_here())
-            if thread_idx.x == 0:
-                store_word(self.memory.at(EXPERT), rows.expert)
-                store_word(self.memory.at(NUM_ROWS), rows.rows)
-        barrier()
-        if load_word(self.memory.at(EXPERT)) < self.scheduler.experts:
-            var rows = TileRows(0, 0, load_word(self.memory.at(NUM_ROWS)))
-            if self._fill(rows, 0, self.memory.k_blocks, self.reciprocal):
-                keep_branch()
-                store_word(self.memory.at(OVERFLOW), 1)
-        barrier()
 
     # How sums get to C.
 
@@ -249,8 +212,9 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
     @always_inline
     def cluster(self) -> ClusterReduction[Self.CONFIG]:
         """Returns how the CTAs of the cluster reduce the one tile."""
-        var base, ranks = self.memory.base, self.scheduler.ranks
-        return ClusterReduction[Self.CONFIG].of(base, UInt32(block_idx.x), ranks)
+        return ClusterReduction[Self.CONFIG](
+            self.memory.base, UInt32(block_idx.x), log_of_ranks(self.scheduler.ranks)
+        )
 
     @always_inline
     def reduce_cluster(self, sums: WarpSums[Self.CONFIG.row_fragments]) -> Bool:
@@ -290,12 +254,6 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
         )
 
     @always_inline
-    def prefetch_bias(self, tile: UInt32, column_tile: UInt32):
-        """Brings the bias of a tile near."""
-        var first = self.batch(tile, 0, column_tile)
-        first.prefetch_bias(first.turn(self.warp()), lane_here())
-
-    @always_inline
     def reduce_batches(
         self, sums: WarpSums[Self.CONFIG.row_fragments], tile: UInt32, column_tile: UInt32
     ):
@@ -328,15 +286,6 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
             var mine = self.batch(tile, of_warp, column_tile)
             mine.store(mine.turn(self.warp()), lane_here(), totals)
 
-    @always_inline
-    def any_overflows_of(self, expert: UInt32, column_tile: UInt32) -> Bool:
-        """Says whether bfloat16 cannot hold a weight of a tile; all threads call it."""
-        var place, found = self.first(expert, column_tile), False
-        for _ in range(self.blocks(expert)):
-            found |= any_overflows(place.load_scales[0]())
-            place.advance(Self.CONFIG.k_warps)
-        return any_thread[Self.CONFIG.threads()](found)
-
 
 @no_inline
 def compute_again[CONFIG: StreamConfig](cta: StreamCta[CONFIG], first_tile: UInt32, end: UInt32):
@@ -352,10 +301,14 @@ def compute_again[CONFIG: StreamConfig](cta: StreamCta[CONFIG], first_tile: UInt
         var all, first, step, result = True, cta.warp(), WARPS, cta.target.rows
         comptime if CONFIG.is_grouped:
             # All have stored their sums, which are not to overtake what comes here.
-            cta.stage_tile(row_tile)
+            _ = cta.stage(row_tile, 0)
             if rows.expert == cta.scheduler.experts:
                 continue
-            all, result = cta.any_overflows_of(rows.expert, column_tile), cta.result()
+            var place, overflow = cta.first(rows.expert, column_tile), False
+            for _ in range(cta.blocks(rows.expert)):
+                overflow |= any_overflows(place.load_scales[0]())
+                place.advance(CONFIG.k_warps)
+            all, result = any_thread[CONFIG.threads()](overflow), cta.result()
         else:
             first += UInt32(block_idx.x) * WARPS
             step *= cta.scheduler.ranks

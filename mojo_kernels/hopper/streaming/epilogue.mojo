@@ -40,7 +40,7 @@ from ..instructions.shared_memory import (
 )
 from ..instructions.warp import FRAGMENT_SUMS, keep_branch, prefetch
 from ..layout import K_LANES, ROW_LANES, TILE_ROWS
-from ..plan import MAX_RANKS, log_of_ranks
+from ..plan import MAX_RANKS
 from ..shapes import (
     DENSE_WARPS,
     FRAGMENT_ROWS,
@@ -119,12 +119,6 @@ struct ClusterReduction[CONFIG: StreamConfig](TrivialRegisterPassable):
     var log_ranks: UInt32
     """How many CTAs there are, as an exponent."""
 
-    @staticmethod
-    @always_inline
-    def of(base: UInt32, rank: UInt32, ranks: UInt32) -> Self:
-        """Returns that of a CTA."""
-        return Self(base, rank, log_of_ranks(ranks))
-
     @always_inline
     def full(self) -> UInt32:
         """Returns the barrier that says that all has landed."""
@@ -152,11 +146,6 @@ struct ClusterReduction[CONFIG: StreamConfig](TrivialRegisterPassable):
             arrive_at_cluster()
 
     @always_inline
-    def num_ranks(self) -> UInt32:
-        """Returns how many CTAs there are."""
-        return UInt32(1) << self.log_ranks
-
-    @always_inline
     def log_share(self) -> UInt32:
         """Returns how many quads a CTA stores at most, as an exponent."""
         return UInt32(Self.LOG_QUADS) - self.log_ranks
@@ -170,7 +159,7 @@ struct ClusterReduction[CONFIG: StreamConfig](TrivialRegisterPassable):
     @always_inline
     def send(self, partials: Self.Partials, num_quads: UInt32):
         """Sends all quads, of so many, and the flag; waits for those of this CTA."""
-        var ranks, thread = self.num_ranks(), UInt32(thread_idx.x)
+        var ranks, thread = UInt32(1) << self.log_ranks, UInt32(thread_idx.x)
         # Their barriers are there.
         wait_for_cluster()
         if thread == 0:
@@ -203,7 +192,7 @@ struct ClusterReduction[CONFIG: StreamConfig](TrivialRegisterPassable):
             return load_word(self.base) != 0
         var found = UInt32(0)
         comptime for rank in range(MAX_RANKS):
-            if UInt32(rank) < self.num_ranks():
+            if UInt32(rank) < UInt32(1) << self.log_ranks:
                 found |= load_word(self.flag_of(UInt32(rank)))
         return found != 0
 
@@ -224,8 +213,7 @@ struct ClusterReduction[CONFIG: StreamConfig](TrivialRegisterPassable):
         var thread, count = UInt32(thread_idx.x), self.num_own(num_quads)
         if self.log_ranks == 0:
             for quad in range(thread, count, UInt32(Self.CONFIG.threads())):
-                var total = self.of_warps(partials, quad)
-                self._store(total, quad, result, first_row, first_column)
+                self._store(self.of_warps(partials, quad), quad, result, first_row, first_column)
             return
         keep_branch()
         for own in range(thread, count, UInt32(Self.CONFIG.threads())):
@@ -254,7 +242,7 @@ struct ClusterReduction[CONFIG: StreamConfig](TrivialRegisterPassable):
         """Returns the sums of one of the CTA's quads over the cluster."""
         var total = QuadSums(0)
         comptime for rank in range(MAX_RANKS):
-            if UInt32(rank) < self.num_ranks():
+            if UInt32(rank) < UInt32(1) << self.log_ranks:
                 var at = self.landing().at(Coord((UInt32(rank) << self.log_share()) + own, 0))
                 total += bitcast[DType.float32, QUAD](load_quad(at))
         return total
@@ -332,20 +320,18 @@ struct BatchEpilogue[CONFIG: StreamConfig](TrivialRegisterPassable):
         return Partials[Self.CONFIG.batch()](self.memory.partials[Self.CONFIG](self.number))
 
     @always_inline
-    def _sums(self, row: UInt32, tile: UInt32, quad: UInt32) -> QuadSums:
-        """Returns the sums of a quad over the warps."""
-        return sum_of_warps[Self.CONFIG.k_warps](self.partials(), row, tile, quad)
-
-    @always_inline
     def reduce(self, turn: UInt32, lane: UInt32) -> Totals:
         """Adds up what one lane has; zeros for a row that there is not."""
         var row, tile, quad = self._place(turn, lane)
-        var totals = Totals(0)
+        comptime K_WARPS = Self.CONFIG.k_warps
+        var totals, partials = Totals(0), self.partials()
         if self.first_row() + row < self.rows:
-            totals = totals.insert[offset=0](self._sums(row, tile, quad))
+            totals = totals.insert[offset=0](sum_of_warps[K_WARPS](partials, row, tile, quad))
             comptime if Self.CONFIG.is_gated:
                 if self.half != 0 and tile == 0:
-                    totals = totals.insert[offset=QUAD](self._sums(row, 1, quad))
+                    totals = totals.insert[offset=QUAD](
+                        sum_of_warps[K_WARPS](partials, row, 1, quad)
+                    )
         return totals
 
     @always_inline
@@ -363,18 +349,18 @@ struct BatchEpilogue[CONFIG: StreamConfig](TrivialRegisterPassable):
 
     @always_inline
     def _store_hidden(self, tile: UInt32, row: Int, weights_column: UInt32, totals: Totals):
-        """Stores what gates and ups of a row become, at least half of which a thread has."""
+        """Stores what gates and ups of a row become, of which a thread has the gates at least."""
+        if self.half != 0 and tile > 0:
+            return
         var gate, elements = self.target.gate(), self.result.elements()
         var mine, column = totals.slice[QUAD](), Int(weights_column)
+        if self.result.has_bias():
+            mine += self.result.bias_of[QUAD](column)
         if self.half == 0:
-            if self.result.has_bias():
-                mine += self.result.bias_of[QUAD](column)
             var gates, ups = mine.deinterleave()
-            var hidden = gate.of(gates, ups)
-            elements.store[QUAD // 2, QUAD // 2](row, Int(weights_column // 2), hidden)
-        elif tile == 0:
-            var ups = totals.slice[QUAD, offset=QUAD]()
-            if self.result.has_bias():
-                mine += self.result.bias_of[QUAD](column)
-                ups += self.result.bias_of[QUAD](column + Int(self.half))
-            elements.store[QUAD, QUAD](row, column, gate.of(mine, ups))
+            elements.store[QUAD // 2, QUAD // 2](row, Int(weights_column // 2), gate.of(gates, ups))
+            return
+        var ups = totals.slice[QUAD, offset=QUAD]()
+        if self.result.has_bias():
+            ups += self.result.bias_of[QUAD](column + Int(self.half))
+        elements.store[QUAD, QUAD](row, column, gate.of(mine, ups))

@@ -21,8 +21,9 @@ with a gate, one without, and the sums of slots.
 """
 
 from layout import Coord
-from max.gpu import MAX_THREADS_PER_BLOCK_METADATA
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
+from max.gpu.primitives.warp import broadcast
 from std.math import ceildiv
 from std.utils import StaticTuple
 
@@ -35,20 +36,17 @@ from ...simt.host import CHUNK, FLOAT32, is_left_aligned
 from ...tiles import in_registers
 from ..epilogue.target import Target
 from ..host import gemm, moe
-from ..instructions.shared_memory import load_word, store_word
-from ..instructions.warp import FRAGMENT_SUMS, keep_branch, lane_here
+from ..instructions.shared_memory import load_word, shared_base, store_word
+from ..instructions.warp import FRAGMENT_SUMS, keep_branch, keep_here, lane_here
 from ..layout import BLOCK, K_LANES, TILE_ROWS
 from ..codec import may_need_two_factors
 from ..plan import Plan
 from ..routing import Places, launch_sums
-from ..shapes import (
-    MAX_ROW_FRAGMENTS,
-    StreamConfig,
-)
+from ..shapes import MAX_ROW_FRAGMENTS, StreamConfig
 from .activations import reciprocal_of
 from .cta import StreamCta, compute_again
 from .mainloop import HALVES, WeightStream, clear, multiply, multiply_anew
-from .scheduler import EXPERT, OVERFLOW, TileScheduler
+from .scheduler import EXPERT, GroupedMemory, OVERFLOW, StreamScheduler
 
 
 @__llvm_metadata(
@@ -60,7 +58,7 @@ def gemm_streaming[
 ](
     a: Activations,
     is_aligned: UInt32,
-    scheduler: TileScheduler,
+    scheduler: StreamScheduler,
     weights: ExpertWeights,
     target: Target,
     half: UInt32,
@@ -74,7 +72,16 @@ def gemm_streaming[
     comptime STAGE_BLOCKS = UInt32(CONFIG.stage_blocks())
 
     # Prologue: which tiles, and the loads of the first. Weights do not come from the kernel before.
-    var cta = StreamCta[CONFIG].of(a, is_aligned, scheduler, weights, target, half, reciprocal)
+    var warp = UInt32(thread_idx.x) // 32
+    comptime if CONFIG.is_grouped:
+        warp = broadcast(warp)
+    var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
+    var memory = GroupedMemory(
+        base, scheduler.experts, UInt32(scheduler.num_slots()), UInt32(a.k) // UInt32(BLOCK)
+    )
+    var cta = StreamCta[CONFIG](
+        a, is_aligned != 0, scheduler, weights, target, half, reciprocal, memory, warp
+    )
     var first_tile, end = cta.begin()
     var tile = first_tile
     if tile == end:
@@ -94,7 +101,9 @@ def gemm_streaming[
         var here, next = expert, expert
         comptime if CONFIG.is_grouped:
             if not is_staged:
-                cta.stage_tile(row_tile)
+                if cta.stage(row_tile, 0):
+                    keep_branch()
+                    store_word(cta.memory.at(OVERFLOW), 1)
                 is_staged = True
             here = load_word(cta.memory.at(EXPERT))
             next, next_column = here, column_tile + 1
@@ -106,17 +115,18 @@ def gemm_streaming[
                 if not is_staged:
                     next = cta.find(row_tile).expert
                 next_blocks = cta.blocks(next)
-            cta.prefetch_bias(tile, column_tile)
+            var batch = cta.batch(tile, 0, column_tile)
+            batch.prefetch_bias(batch.turn(cta.warp()), lane_here())
         stream.begin(cta.blocks(here), cta.first(next, next_column), next_blocks)
 
         # Main loop. Where a scale wants two factors, sums begin anew.
         clear(sums)
         var all_scales, is_anew = UInt32(0), False
         while True:
-            for stage in range(UInt32(0), cta.end_of_stages(), STAGE_BLOCKS):
+            for stage in range(UInt32(0), cta.num_blocks(), STAGE_BLOCKS):
                 var overflow = False
                 comptime if not CONFIG.is_grouped:
-                    overflow = cta.stage_blocks(stage)
+                    overflow = cta.stage(row_tile, stage)
                 var rows = cta.fragments().starting_at(Coord(cta.k_warp(), 0, lane_here(), 0))
                 if is_anew:
                     keep_branch()
@@ -170,7 +180,7 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
                             gemm.grid_of_streaming(problem.m, problem.n, cut, config, share),
                             Activations(problem),
                             UInt32(1),
-                            TileScheduler.of(problem, cut.ranks, share),
+                            StreamScheduler.of(problem, cut.ranks, share),
                             ExpertWeights(Experts.only(problem.right, problem.result), problem.n),
                             Target(Result(problem), Gate.NONE),
                             UInt32(0),
@@ -190,8 +200,8 @@ def multiply_grouped(problem: GroupedProblem, mut queue: Some[Queue]) raises:
         return
     var target = Target(Result(problem.values, problem.dtype, problem.m, problem.n), Gate.NONE)
     _launch_grouped[False](
-        problem.left, problem.k, TileScheduler.of(problem), problem.experts, problem.n, target,
-        False, queue,
+        problem.left, problem.k, StreamScheduler.of(problem), problem.experts, problem.n, target,
+        queue,
     )  # fmt: skip
 
 
@@ -201,18 +211,19 @@ def multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
         return
     var memory = moe.StreamingMemory.of(problem, queue.workspace(moe.workspace_of(problem)))
     var width, inner, count = problem.width, problem.inner, problem.routing.count()
-    var scheduler = TileScheduler.of(problem)
+    var scheduler = StreamScheduler.of(problem)
     var hidden = Result(memory.hidden, problem.left.dtype, count, inner)
     _launch_grouped[True](
         problem.left, width, scheduler, problem.gate_up, 2 * inner, Target(hidden, problem.gate),
-        False, queue,
+        queue,
     )  # fmt: skip
     var left = problem.hidden_at(memory.hidden)
     var of_slots = Result(memory.rows, Int(FLOAT32), count, width)
-    # Before the launch that is awaited, another one has waited for what the scheduler reads.
+    # A has a row for each slot. The kernel before has waited for what the scheduler reads.
+    scheduler.rows_per_source = 1
+    scheduler.is_early = 1
     _launch_grouped[False](
-        left, inner, scheduler.of_slots(), problem.down, width, Target(of_slots, Gate.NONE),
-        True, queue,
+        left, inner, scheduler, problem.down, width, Target(of_slots, Gate.NONE), queue,
     )  # fmt: skip
     launch_sums(problem, memory.rows, Places.as_slots(problem.down.count), queue)
 
@@ -222,11 +233,10 @@ def _launch_grouped[
 ](
     left: Left,
     k: Int,
-    scheduler: TileScheduler,
+    var scheduler: StreamScheduler,
     experts: Experts,
     n: Int,
     target: Target,
-    is_early: Bool,
     mut queue: Some[Queue],
 ) raises:
     """Launches the product with [n, k] weights."""
@@ -237,13 +247,14 @@ def _launch_grouped[
     comptime for row_fragments in range(1, MAX_ROW_FRAGMENTS + 1):
         comptime config = StreamConfig.grouped(row_fragments, is_gated)
         if moe.streaming_config(rows, experts.count, is_gated) == config:
+            scheduler.column_tiles = UInt32(ceildiv(columns, config.columns()))
             queue.launch[gemm_streaming[config]](
                 moe.grid_of_streaming(
                     config, rows, experts.count, scheduler.num_slots(), columns, k
                 ),
                 Activations(left, k),
                 UInt32(1 if is_left_aligned(left) else 0),
-                scheduler.launched(ceildiv(columns, config.columns()), is_early),
+                scheduler,
                 ExpertWeights(experts, n),
                 target,
                 UInt32(half),

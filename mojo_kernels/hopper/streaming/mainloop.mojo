@@ -30,11 +30,7 @@ from ..instructions.warp import (
 )
 from ..layout import K_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
 from ..codec import Rows, any_overflows, decode_rows, decode_rows_of_any
-from ..shapes import (
-    MAX_ROW_FRAGMENTS,
-    StreamConfig,
-    WORD_BYTES,
-)
+from ..shapes import MAX_ROW_FRAGMENTS, StreamConfig, WORD_BYTES
 from .activations import Fragments
 
 comptime HALVES = 2
@@ -133,16 +129,11 @@ struct WeightStream[CONFIG: StreamConfig](Movable):
         self.next_left = next_left
 
     @always_inline
-    def has_next(self, i: Int) -> Bool:
-        """Says whether the tile has a block for a slot in the next round."""
-        return UInt32(i + Self.AHEAD) < self.left
-
-    @always_inline
     def refill[i: Int](mut self):
         """Starts the load of what follows in a slot, if anything does."""
         comptime if Self.CONFIG.is_short:
             return
-        var is_here = self.has_next(i)
+        var is_here = UInt32(i + Self.AHEAD) < self.left
         if is_here or UInt32(i) < self.next_left:
             var place = BlockPlace(
                 self.ahead.codes if is_here else self.next.codes,
@@ -150,12 +141,6 @@ struct WeightStream[CONFIG: StreamConfig](Movable):
             )
             self.scales[i] = place.load_scales[i * Self.STEP]()
             self.codes[i] = place.load_codes[i * Self.STEP]()
-
-    @always_inline
-    def end_round(mut self):
-        """Goes on to the next round."""
-        self.ahead.advance(Self.AHEAD * Self.STEP)
-        self.left -= min(self.left, UInt32(Self.AHEAD))
 
 
 @always_inline
@@ -204,7 +189,8 @@ def multiply_round[
             stream.refill[i]()
             multiply_block(decoded, rows.starting_at(Coord(i * stream.STEP, 0, 0, 0)), sums)
             all_scales |= scales
-    stream.end_round()
+    stream.ahead.advance(stream.AHEAD * stream.STEP)
+    stream.left -= min(stream.left, UInt32(stream.AHEAD))
     rows = rows.starting_at(Coord(stream.AHEAD * stream.STEP, 0, 0, 0))
     return all_scales
 

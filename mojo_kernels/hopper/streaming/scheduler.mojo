@@ -36,34 +36,20 @@ from ...simt.views import flat_of
 from ..instructions.shared_memory import add_word, load_word, store_word
 from ..instructions.warp import keep_branch, lanes_where
 from ..routing import sums_before
-from ..shapes import (
-    FRAGMENT_BYTES,
-    StreamConfig,
-    TABLES_AT,
-    WORD_BYTES,
-    tables_end,
-)
+from ..shapes import FRAGMENT_BYTES, StreamConfig, TABLES_AT, WORD_BYTES, tables_end
 
+# Where these are, in words.
 comptime OVERFLOW = 0
-"""Where it is said that bfloat16 cannot hold something of the CTA's tiles, in words."""
 comptime EXPERT = 2
-"""The expert of the row tile that is staged."""
 comptime NUM_ROWS = 3
-"""Its rows."""
 comptime ROWS = 16
-"""The row of the result of each."""
 comptime MARKS = 48
-"""Whether bfloat16 cannot hold it."""
 comptime SUMS = 80
-"""A sum for each warp."""
+# The tables.
 comptime TILES_END = 0
-"""The table of row tiles up to and with each expert's."""
 comptime FIRST_ROW = 1
-"""The table of first rows, of rows that are sorted."""
 comptime EXPERT_ROWS = 2
-"""The table of numbers of rows."""
 comptime SLOT_EXPERT = 3
-"""The table of the experts of slots."""
 comptime NOBODY = ~UInt32(0)
 """The expert of a slot whose expert there is not."""
 comptime FEW_SLOTS = 8
@@ -117,7 +103,7 @@ struct TileRows(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct TileScheduler(DevicePassable, TrivialRegisterPassable):
+struct StreamScheduler(DevicePassable, TrivialRegisterPassable):
     """Rows and how they find their experts."""
 
     comptime device_type: AnyType = Self
@@ -143,17 +129,21 @@ struct TileScheduler(DevicePassable, TrivialRegisterPassable):
     @staticmethod
     def of(problem: Problem, ranks: Int, share: Int) -> Self:
         """Returns what a dense product wants: its place in the grid is a cluster's tile."""
-        var none = Groups(device_pointer[DType.int32](0), 0, 0)
-        var slots = Slots(Routing(0, 4, 0, 0, 0, 0))
-        var rows = UInt32(problem.m)
-        return Self(slots, none, True, 1, rows, 1, 0, 1, UInt32(ranks), UInt32(share))
+        var scheduler = Self._sorted(Groups(device_pointer[DType.int32](0), 0, 0), 1, problem.m)
+        scheduler.is_early = 1
+        scheduler.ranks = UInt32(ranks)
+        scheduler.share = UInt32(share)
+        return scheduler
 
     @staticmethod
     def of(problem: GroupedProblem) -> Self:
         """Returns how sorted rows find their experts."""
+        return Self._sorted(Groups(problem), problem.experts.count, problem.m)
+
+    @staticmethod
+    def _sorted(groups: Groups, experts: Int, rows: Int) -> Self:
         var slots = Slots(Routing(0, 4, 0, 0, 0, 0))
-        var experts, rows = UInt32(problem.experts.count), UInt32(problem.m)
-        return Self(slots, Groups(problem), True, experts, rows, 1, 0, 0, 1, 0)
+        return Self(slots, groups, True, UInt32(experts), UInt32(rows), 1, 0, 0, 1, 0)
 
     @staticmethod
     def of(problem: ExpertsProblem) -> Self:
@@ -164,19 +154,6 @@ struct TileScheduler(DevicePassable, TrivialRegisterPassable):
         var per_source = UInt32(problem.routing.slots)
         return Self(slots, groups, False, experts, rows, per_source, 0, 0, 1, 0)
 
-    def of_slots(self) -> Self:
-        """Returns the same for an A with a row for each slot."""
-        var scheduler = self
-        scheduler.rows_per_source = 1
-        return scheduler
-
-    def launched(self, column_tiles: Int, is_early: Bool) -> Self:
-        """Returns the same for a launch."""
-        var scheduler = self
-        scheduler.column_tiles = UInt32(column_tiles)
-        scheduler.is_early = UInt32(1 if is_early else 0)
-        return scheduler
-
     def num_slots(self) -> Int:
         """Returns how many slots have their experts in shared memory."""
         return 0 if self.is_sorted else Int(self.rows)
@@ -186,12 +163,7 @@ struct TileScheduler(DevicePassable, TrivialRegisterPassable):
 
     @staticmethod
     def get_type_name() -> String:
-        return "TileScheduler"
-
-    @always_inline
-    def memory(self, base: UInt32, k_blocks: UInt32) -> GroupedMemory:
-        """Returns where things lie in shared memory."""
-        return GroupedMemory(base, self.experts, UInt32(self.num_slots()), k_blocks)
+        return "StreamScheduler"
 
     @always_inline
     def lay_out[CONFIG: StreamConfig](self, memory: GroupedMemory) -> UInt32:
@@ -218,8 +190,15 @@ struct TileScheduler(DevicePassable, TrivialRegisterPassable):
             var expert = UInt32(first) + thread
             var rows = UInt32(0)
             if self.is_sorted:
-                var begin, end = self._rows_of[CONFIG.warps()](memory, expert, rows_before)
-                rows = end - begin
+                # Sums stop at the rows that there are; those behind the last group are of no expert.
+                if expert < self.experts:
+                    var size = max(flat_of(self.groups.sizes)[Int(expert)], 0)
+                    rows = min(UInt32(size), self.rows)
+                var before, all = sums_before[CONFIG.warps()](rows, memory.at(SUMS))
+                var begin = min(rows_before + before, self.rows)
+                var end = min(begin + rows, self.rows)
+                rows_before = min(rows_before + all, self.rows)
+                rows = (self.rows if expert == self.experts else end) - begin
                 if expert <= self.experts:
                     store_word(memory.table(FIRST_ROW, expert), begin)
                     store_word(memory.table(EXPERT_ROWS, expert), rows)
@@ -267,22 +246,6 @@ struct TileScheduler(DevicePassable, TrivialRegisterPassable):
             store_word(memory.table(TILES_END, UInt32(expert)), tiles)
         barrier()
         return num_tiles
-
-    @always_inline
-    def _rows_of[
-        warps: Int
-    ](self, memory: GroupedMemory, expert: UInt32, mut rows_before: UInt32) -> Tuple[
-        UInt32, UInt32
-    ]:
-        """Returns the first row of an expert, or of none, and the one behind the last."""
-        var size = UInt32(0)
-        if expert < self.experts:
-            size = min(UInt32(max(flat_of(self.groups.sizes)[Int(expert)], 0)), self.rows)
-        var before, all = sums_before[warps](size, memory.at(SUMS))
-        var begin = min(rows_before + before, self.rows)
-        var end = min(begin + size, self.rows)
-        rows_before = min(rows_before + all, self.rows)
-        return (begin, self.rows if expert == self.experts else end)
 
     @always_inline
     def find[tile_rows: Int](self, memory: GroupedMemory, tile: UInt32, lane: UInt32) -> TileRows:
