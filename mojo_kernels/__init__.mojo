@@ -170,33 +170,36 @@ Hopper's builds on the room of any GPU.
         copy.mojo             rows with gaps, made contiguous
     hopper/               NVIDIA Hopper: MXFP4 weights, four bits until registers; and FP8
         layout.mojo           the tile of its weight layout, in the kernels' words
-        shapes.mojo           how groups are cut, and stages in shared memory: sizes alone
+        shapes.mojo           tiles, threads and stages in shared memory: sizes alone
         plan.mojo             a plan: how a product is computed, by name
-        scheduler.mojo        which tiles of C a CTA computes, and which K: persistent, split-K, stream-K, lists
-        gemm_rs_bf16.mojo     the warp-specialised kernel that decodes weights to bfloat16; its launch
-        dispatch.mojo         the launch of what the host chose
-        moe.mojo              products of experts: grouped ones and layers, their launches
-        routing.mojo          lists of rows, from sizes or ids; rows of slots added up
         codec.mojo            codes and floats as bfloat16 pairs, and floats as codes, two numbers at once
+        routing.mojo          lists of rows, from sizes or ids; rows of slots added up
+        scheduler.mojo        which tiles of C a CTA computes, and which K: persistent, split-K, stream-K, lists
+        target.mojo           where rows go; gates and their ups
+        stream_k.mojo         the fix-up of stream-K
+        product.mojo          what an RS kernel computes: one matrix, or those of groups
+        accumulator.mojo      where a thread's sums lie in a tile of C
+        gemm_operands.mojo    prepared rows, and what main loops want to know of both sides
+        gemm_rs_bf16.mojo     the warp-specialised kernel that decodes weights to bfloat16; its launch
+        gemm_rs_fp8.mojo      the FP8 kernel whose weights are decoded in registers: dense, grouped
+        gemm_ss.mojo          the kernel of rows times rows: bytes, numbers
+        gemm_prepared.mojo    products whose operands are prepared: the launches
+        moe.mojo              products of experts: grouped ones and layers, their launches
         quantize.mojo         quantize, a kernel of its own
+        dispatch.mojo         the launch of what the host chose
         instructions/         inline assembly, beside simt's of any NVIDIA GPU
             warp.mojo             of a warp: products, votes, what keeps work in its place
             packed.mojo           two 16-bit numbers in a register
             shared_memory.mojo    loads, copies and barriers by address
             global_memory.mojo    what groups of a kernel hand to each other
+            named_barriers.mojo   the hardware's barriers: consumers, warp groups, ping-pong
             wgmma.mojo            around the warp group's instruction
-        gemm_rs_fp8.mojo      the FP8 kernel whose weights are decoded in registers: dense, grouped
-        gemm_ss.mojo          the kernel of rows times rows: bytes, numbers
-        gemm_operands.mojo    what they want to know of both sides
-        product.mojo          what an RS kernel computes: one matrix, or those of groups
-        accumulator.mojo      where a thread's sums lie in a tile of C
         pipeline/             stages between producers and consumers of a CTA
             ring.mojo             the ring of stages: full and empty barriers, parity
             stages.mojo           what a stage holds, by main loop
             slots.mojo            what the sums of an SS stage are multiplied by, beside it
             producers.mojo        producers of an RS pipeline: rows of A, codes and scales
             boxes.mojo            producers of an SS pipeline: boxes of tensor maps, factors
-            named_barriers.mojo   the hardware's barriers: consumers, warp groups, ping-pong
         mainloop/             a warp group multiplies stages, and promotes partial sums
             rs_bf16.mojo          weights decoded in registers, to bfloat16
             rs_fp8.mojo           the same, to bytes
@@ -205,13 +208,11 @@ Hopper's builds on the room of any GPU.
             bf16.mojo             four-bit codes become bfloat16
             fp8.mojo              which rows a lane has, where their codes are; a stage decoded
         epilogue/             from accumulators to C
-            target.mojo           where rows go; gates and their ups
             warp_rows.mojo        a warp's own sums: transpose, bias or gate, store
             reduce.mojo           partial sums of consumers that split K, and of a cluster's CTAs
             rs_fp8.mojo           factors, bias or gate, rounding, store, of RS
             ss.mojo               the same of SS
             store_warp.mojo       bulk copies of C, while consumers go on
-            stream_k.mojo         the fix-up of stream-K
             fallback.mojo         elements of C that operands or sums cannot give, in float64
         streaming/            small M, dense and grouped: weights stream through registers
             kernel.mojo           the kernel, and the launches; layers of experts
@@ -222,7 +223,6 @@ Hopper's builds on the room of any GPU.
             epilogue.mojo         sums over warps and clusters, bias, gate, store
         prepare/              operand preparation: activations and weights as tensor cores take them
             kernel.mojo           the kernel: source x encoder x destination
-            launch.mojo           products whose operands are prepared: the launches
             experts.mojo          before FP8 products of experts: lists of rows, shared exponents
             source.mojo           rows of A, or places that rows are gathered to; their lanes
             e5m2.mojo             encoder: rows under a shared exponent

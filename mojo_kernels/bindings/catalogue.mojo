@@ -62,7 +62,7 @@ def py_launch[
 
 
 def py_cooperative() raises -> PythonObject:
-    """Returns where a crew counts and what a part is."""
+    """Returns where workgroups that prepare rows cooperatively count, and what a part is."""
     comptime WORD = 4
     return Python.dict(
         words=PythonObject(COUNTER_BYTES // WORD),

@@ -12,7 +12,7 @@ from ..simt.quantize import quantize as quantize_portably
 from . import gemm_rs_bf16 as rs_bf16, quantize as fast
 from .host.gemm import takes_float_scales, takes_mxfp4_weights, takes_mxfp8
 from .plan import Kernel, OperandType, Plan
-from .prepare.launch import launch_float_scaled, launch_prepared
+from .gemm_prepared import launch_float_scaled, launch_prepared
 from .streaming import kernel as streaming
 
 

@@ -33,11 +33,11 @@ from ..routing.slots import NO_EXPERT
 from ..simt.arguments import Activations, Result, Weights
 from ..simt.views import flat_of, rows_of
 from .decode.bf16 import GatePairs, HalfTile, first_row_of
-from .prepare.stages import StagedRows
+from .gemm_operands import StagedRows
 from .epilogue.fallback import Fallback, compute_exactly
 from .epilogue.reduce import Cluster, Reduction, flag_of, store_zeros
-from .epilogue.stream_k import FixUp
-from .epilogue.target import Part, TileOfC
+from .stream_k import FixUp
+from .target import Part, TileOfC
 from .epilogue.warp_rows import WARP_HIDDEN, room_of, store_hidden_rows, store_warp_rows
 from .host.gemm import grid_of_rs_bf16
 from .host.moe import HIDDEN

@@ -24,7 +24,7 @@ from .decode.fp8 import Decoder, LaneReader, LaneRows
 from .epilogue.fallback import TileMarks, store_marked
 from .epilogue.reduce import RankRows, init_cluster, store_cluster, store_zeros
 from .epilogue.rs_fp8 import LaneFactors, store_tile
-from .epilogue.stream_k import FixUp
+from .stream_k import FixUp
 from .instructions.shared_memory import shared_base
 from .instructions.warp import keep_branch, keep_here, lane_here
 from .instructions.wgmma import Accumulator, MAX_INSTRUCTION_TOKENS, limit_registers
@@ -32,7 +32,7 @@ from .layout import TILE_ROWS
 from .gemm_operands import RsOperands
 from .mainloop.rs_fp8 import multiply_stages
 from .pipeline.producers import WEIGHT_PRODUCERS, copy_rows, copy_weights
-from .pipeline.named_barriers import begin_ping_pong, end_ping_pong
+from .instructions.named_barriers import begin_ping_pong, end_ping_pong
 from .pipeline.stages import RsRing
 from .product import DenseProduct, RsProduct
 from .scheduler import Schedule, WorkTile

@@ -23,7 +23,7 @@ from ..routing.slots import Slots
 from ..simt import experts as portable
 from ..simt.arguments import Activations, ExpertWeights, Result
 from ..simt.host import FLOAT32, is_left_aligned
-from .epilogue.target import Target
+from .target import Target
 from .gemm_rs_bf16 import gemm_rs_bf16
 from .gemm_rs_fp8 import gemm_rs_fp8
 from .host.moe import (
@@ -46,7 +46,7 @@ from .prepare.experts import Matrices, begin_groups, begin_slots
 from .prepare.kernel import TilesOfB, launch_prepare
 from .prepare.operands import PreparedRows
 from .prepare.source import SourceRows
-from .prepare.stages import StagedRows
+from .gemm_operands import StagedRows
 from .product import Gating, GroupedProduct
 from .routing import Lists, Places, launch_sums, lay_out_groups, route_slots
 from .shapes import EXPERT_CAPACITY, NUMBER_BYTES, RsConfig

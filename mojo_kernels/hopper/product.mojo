@@ -12,8 +12,8 @@ from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 
 from ..numbers.gates import Gate
 from ..simt.arguments import ExpertWeights, Result, Weights
-from .epilogue.stream_k import FixUp
-from .epilogue.target import Target
+from .stream_k import FixUp
+from .target import Target
 from .host.moe import HIDDEN
 from .layout import TILE_ROWS
 from .routing import Lists

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from graphlib import TopologicalSorter
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +33,7 @@ PIXI = tomllib.loads((ROOT / "pixi.toml").read_text())
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MOJO_FILES = sorted((ROOT / "mojo_kernels").rglob("*.mojo"))
 LONGEST_FILE = 600
-LINE_BUDGET = {"mojo_kernels": 43_740, "python/mx_kernels": 14_850}
+LINE_BUDGET = {"mojo_kernels": 41_650, "python/mx_kernels": 14_850}
 """Lines of all files; raising one takes a reason in the commit."""
 MOST_OF_A_FAILURE = 4000
 """Characters."""
@@ -306,6 +307,25 @@ def test_mojo_imports_point_one_way():
     assert len(list(TopologicalSorter(graph).static_order())) == len(MOJO_FILES)
 
 
+def test_folders_of_mojo_form_no_circle():
+    """What one folder needs of another never needs that folder again: each can be read by itself.
+
+    A file that lies beside folders stands for itself.
+    """
+    graph = defaultdict(set)
+    for path in MOJO_FILES:
+        if path.name != "__init__.mojo":
+            near, *far = (node_of(file) for file in (path, *mojo_imports(path)))
+            graph[near] |= set(far) - {near}
+    assert len(list(TopologicalSorter(graph).static_order())) >= len(graph)
+
+
+def node_of(path: Path) -> str:
+    """Returns the folder of a file inside a room's folder; otherwise the file itself."""
+    inside = path.relative_to(HOUSE)
+    return str(inside.parent if len(inside.parts) > 2 else inside)
+
+
 def test_a_room_imports_neither_the_entries_nor_another_room():
     entries = {path for path in MOJO_FILES if is_entry(path)}
     assert "bindings" in {room_of(path) for path in entries}
@@ -422,6 +442,19 @@ def test_no_tracked_file_names_a_machine_or_a_registry():
         if path.suffix not in {".png", ".npz", ".gz"}:
             found = pattern.search(path.read_text())
             assert not found, f"{path.relative_to(ROOT)} names {found.group()}"
+
+
+# Words of this house for what the field has a word for, see CONTRIBUTING.md.
+OUR_OWN_WORDS = (
+    "crew", "crews", "filler", "fillers", "handover", "meeting", "meetings", "ticket", "tickets",
+)  # fmt: skip
+
+
+def test_kernels_are_written_in_the_words_of_the_field():
+    pattern = re.compile(rf"(?<![a-z])(?:{'|'.join(OUR_OWN_WORDS)})(?![a-z])", re.IGNORECASE)
+    for path in MOJO_FILES:
+        found = pattern.search(path.read_text())
+        assert not found, f"{path.relative_to(ROOT)} says {found.group()}"
 
 
 def test_no_source_file_is_too_long():

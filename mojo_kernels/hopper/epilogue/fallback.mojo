@@ -25,7 +25,7 @@ from ..decode.fp8 import group_numbers
 from ..gemm_operands import RsOperands
 from ..instructions.warp import any_lane, keep_here, lane_here
 from ..layout import OPERANDS, TILE_ROWS
-from ..pipeline.named_barriers import wait_for_group
+from ..instructions.named_barriers import wait_for_group
 from ..product import Gating, RsProduct
 from ..scheduler import WorkTile
 from ..shapes import INSTRUCTION_ROWS, OCTET, TILES, WARPS, WARP_ROWS

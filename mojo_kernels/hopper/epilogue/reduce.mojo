@@ -52,11 +52,11 @@ from ..instructions.shared_memory import (
 from ..instructions.warp import any_lane, keep_branch, lane_here
 from ..instructions.wgmma import Accumulator, store_sums
 from ..layout import K_LANES
-from ..pipeline.named_barriers import wait_for_consumers
+from ..instructions.named_barriers import wait_for_consumers
 from ..plan import MAX_RANKS, log_of_ranks
 from ..scheduler import WorkTile
 from ..shapes import COLUMNS, CONSUMER_WARPS, HEADER_BYTES, OCTET, QUAD, READERS, RsConfig
-from .target import TileOfC, store_hidden
+from ..target import TileOfC, store_hidden
 
 comptime FLAGS_AT = 512
 """Where the header has a flag for each consumer warp, behind the barriers."""

@@ -34,7 +34,7 @@ from ..instructions.wgmma import Accumulator
 from ..layout import K_LANES
 from ..gemm_operands import RsOperands
 from .warp_rows import stores_in_halves
-from ..pipeline.named_barriers import wait_for_group
+from ..instructions.named_barriers import wait_for_group
 from ..product import Gating, RsProduct
 from ..scheduler import WorkTile
 from ..shapes import (

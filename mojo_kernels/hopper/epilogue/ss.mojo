@@ -35,7 +35,7 @@ from ..instructions.warp import any_lane, keep_branch, lane_here
 from ..instructions.wgmma import Accumulator
 from ..gemm_operands import SsOperands
 from .warp_rows import stores_in_halves
-from ..pipeline.named_barriers import wait_for_consumers
+from ..instructions.named_barriers import wait_for_consumers
 from ..pipeline.slots import Slot, TileFacts, load_float, load_floats, load_four
 from ..pipeline.stages import SsRing, release, slot_of
 from ..plan import MAX_RANKS, log_of_ranks

@@ -26,7 +26,7 @@ from ..instructions.warp import keep_branch, lane_here
 from ..instructions.wgmma import Accumulator, store_sums
 from ..layout import K_LANES
 from ..shapes import HEADER_BYTES, OCTET, ROOM_STRIDE, ROOM_TOKENS, WARP_ROWS
-from .target import TileOfC
+from ..target import TileOfC
 
 comptime Columns = SIMD[DType.float32, CHUNK]
 """Eight neighbouring elements of C."""

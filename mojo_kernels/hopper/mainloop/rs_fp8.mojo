@@ -41,7 +41,7 @@ from ..instructions.wgmma import (
     settle_sums,
 )
 from ..layout import K_LANES
-from ..pipeline.named_barriers import begin_turn, end_turn
+from ..instructions.named_barriers import begin_turn, end_turn
 from ..pipeline.stages import RsRing, release
 from ..shapes import FACTOR_BYTES, OCTET, ROW_BYTES, RsLayout
 from ..gemm_operands import RsOperands

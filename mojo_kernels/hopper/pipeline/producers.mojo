@@ -23,7 +23,6 @@ from ...launch.queue import DevicePointer
 from ...simt.arguments import Weights
 from ...simt.instructions import start_copy, wait_for_copies
 from ...routing.slots import NO_EXPERT
-from ..prepare.stages import StagedRows
 from ..routing import padded
 from ..instructions.shared_memory import (
     arrive,
@@ -36,7 +35,7 @@ from ..instructions.shared_memory import (
 )
 from ..instructions.warp import keep_branch, keep_here, lane_here
 from ..layout import BLOCK, TILE_BYTES, TILE_ROWS
-from ..gemm_operands import RsOperands
+from ..gemm_operands import RsOperands, StagedRows
 from ..product import RsProduct, WeightTiles
 from ..scheduler import Corner, TileScheduler, WorkTile
 from ..shapes import BULK_ROWS, FACTOR_BYTES, LANE_BYTES, ROW_BYTES, RsLayout, TILES

@@ -51,7 +51,7 @@ from ..codec import (
 )
 from ..routing import Lists
 from ..shapes import LANE_BYTES, PARTS, ROW_BYTES, num_steps_of
-from .stages import SWIZZLE
+from ..gemm_operands import SWIZZLE
 
 
 @fieldwise_init

@@ -32,7 +32,8 @@ from .codes import (
 )
 from .exponents import SharedExponents, StageFactors
 from .source import LaneOfRow, load_floats
-from .stages import LaneStores, Order, STEP_CHUNKS, StagedRows
+from ..gemm_operands import StagedRows
+from .stages import LaneStores, Order, STEP_CHUNKS
 
 comptime ELEMENT = Element.E4M3
 """What floats are encoded as."""

@@ -42,7 +42,8 @@ from .codes import (
 )
 from .exponents import SharedExponents
 from .source import LaneOfRow
-from .stages import LaneStores, Order, STEP_CHUNKS, StagedRows
+from ..gemm_operands import StagedRows
+from .stages import LaneStores, Order, STEP_CHUNKS
 
 comptime BYTE_FIELDS = 96
 """What bfloat16's exponent field is larger by than that of E5M2, where the bits between are 011."""

@@ -25,7 +25,8 @@ from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_
 from ..shapes import BYTE_STEP_BLOCKS as STEP_BLOCKS, OCTET
 from .codes import E5M2Table, EXPONENT_OF_ONE, NO_EXPONENT
 from .exponents import SharedExponents
-from .stages import Order, StagedRows
+from ..gemm_operands import StagedRows
+from .stages import Order
 
 comptime PARTS = 2
 """Parts of a block in a stage: a lane has a word of each."""

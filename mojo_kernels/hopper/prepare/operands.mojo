@@ -21,7 +21,7 @@ from ...simt.arguments import Activations, Result, Weights
 from ...simt.codec import f32_of_scale
 from ...simt.views import flat_of
 from ..epilogue.fallback import TokenOctet, compute_marked
-from ..gemm_operands import BlockFacts, MARK, RsOperands, SsOperands, Words
+from ..gemm_operands import BlockFacts, MARK, RsOperands, SsOperands, StagedRows, Words
 from ..host.gemm import Scaling
 from ..host.workspace import MANY_CHUNKS, MAX_CHUNKS, PreparedPlaces
 from ..instructions.warp import keep_branch, lane_here
@@ -33,7 +33,7 @@ from .exponents import SHARED_BYTES as EXPONENTS_BYTES, SharedExponents, StageFa
 from .fallback import store_fallback
 from .kernel import ANY_CHUNKS, PreparedOperands, TilesOfB
 from .source import LaneOfRow
-from .stages import Order, StagedRows
+from .stages import Order
 from .weights import SHARED_BYTES as STAGES_BYTES, TileOfB, inspect_tile
 
 

@@ -38,7 +38,7 @@ from .codes import (
     scaled_down,
 )
 from .exponents import SharedExponents, find_exponents
-from .stages import StagedRows
+from ..gemm_operands import StagedRows
 
 comptime TILE_WORDS = TILE_BYTES // 4
 """Words of a granule of all rows of a tile."""

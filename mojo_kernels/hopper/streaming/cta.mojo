@@ -13,7 +13,7 @@ from ...routing.slots import NO_EXPERT
 from ...simt.arguments import Activations, ExpertWeights, Result
 from ..codec import any_overflows
 from ..epilogue.fallback import Fallback, compute_exactly
-from ..epilogue.target import Target
+from ..target import Target
 from ..instructions.shared_memory import any_thread, load_word, store_word
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..layout import K_LANES, TILE_ROWS

@@ -22,7 +22,7 @@ from std.memory import bitcast
 
 from ...simt.arguments import Result
 from ...simt.host import bytes_of
-from ..epilogue.target import Target
+from ..target import Target
 from ..instructions.shared_memory import (
     TileAddresses,
     arrive_at_cluster,

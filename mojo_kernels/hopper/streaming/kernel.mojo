@@ -34,7 +34,7 @@ from ...problem import Left, Problem
 from ...simt.arguments import Activations, ExpertWeights, Result
 from ...simt.host import CHUNK, FLOAT32, is_left_aligned
 from ...tiles import in_registers
-from ..epilogue.target import Target
+from ..target import Target
 from ..host import gemm, moe
 from ..instructions.shared_memory import load_word, shared_base, store_word
 from ..instructions.warp import FRAGMENT_SUMS, keep_branch, keep_here, lane_here

@@ -3,7 +3,7 @@
 from std.math import align_up, ceildiv
 from std.testing import TestSuite, assert_equal, assert_true
 
-from mojo_kernels.hopper.epilogue.target import Part
+from mojo_kernels.hopper.target import Part
 from mojo_kernels.hopper.layout import TILE_ROWS as WEIGHT_ROWS
 from mojo_kernels.experts import most_tiles
 from mojo_kernels.hopper.host.moe import PLACE_MULTIPLE, most_places, tile_rows_of

@@ -10,10 +10,10 @@ A row of four columns a lane, of a CTA's 128 weight rows:
 from max.gpu.primitives.warp import shuffle_xor
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 
-from ...numbers.gates import Gate
-from ...simt.arguments import ExpertWeights, Result
-from ...simt.host import bytes_of
-from ..routing import RowTile
+from ..numbers.gates import Gate
+from ..simt.arguments import ExpertWeights, Result
+from ..simt.host import bytes_of
+from .routing import RowTile
 
 comptime PART_COLUMNS = 4
 """Columns of a lane."""

@@ -16,16 +16,16 @@ from max.gpu import thread_idx
 from max.gpu.primitives.warp import broadcast
 from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 
-from ...launch.queue import DevicePointer, device_pointer
-from ...simt.instructions import Quad
-from ...simt.views import flat_of
-from ..host.workspace import SLOTS, counter_bytes
-from ..instructions.global_memory import add_to, load_fresh, load_one
-from ..instructions.shared_memory import load_word, store_word
-from ..instructions.warp import keep_branch, lane_here
-from ..pipeline.named_barriers import wait_for_group
-from ..scheduler import TileScheduler
-from ..shapes import COLUMNS, CONSUMER_WARPS, GROUPS, HEADER_BYTES, WARP_GROUP
+from ..launch.queue import DevicePointer, device_pointer
+from ..simt.instructions import Quad
+from ..simt.views import flat_of
+from .host.workspace import SLOTS, counter_bytes
+from .instructions.global_memory import add_to, load_fresh, load_one
+from .instructions.shared_memory import load_word, store_word
+from .instructions.warp import keep_branch, lane_here
+from .instructions.named_barriers import wait_for_group
+from .scheduler import TileScheduler
+from .shapes import COLUMNS, CONSUMER_WARPS, GROUPS, HEADER_BYTES, WARP_GROUP
 
 comptime FLAGS_AT = HEADER_BYTES - 4 * GROUPS
 """Where the header has a word for each consumer: how many parts there were."""

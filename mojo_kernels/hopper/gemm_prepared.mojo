@@ -12,16 +12,16 @@ again for each tile of C; float-scaled ones are plain. In the end sums meet the 
 
 from std.math import ceildiv
 
-from ...launch.queue import Queue, device_pointer
-from ...launch.tensor_map import MappedRows
-from ...numbers.formats import block_of
-from ...problem import LeftKind, Problem
-from ...simt.arguments import Activations
-from ..epilogue.stream_k import FixUp
-from ..gemm_rs_fp8 import launch as launch_rs
-from ..gemm_ss import launch as launch_ss
-from ..host.gemm import MXFP4, Pair, Scaling, grid_of_rs_fp8, shareable
-from ..host.workspace import (
+from ..launch.queue import Queue, device_pointer
+from ..launch.tensor_map import MappedRows
+from ..numbers.formats import block_of
+from ..problem import LeftKind, Problem
+from ..simt.arguments import Activations
+from .stream_k import FixUp
+from .gemm_rs_fp8 import launch as launch_rs
+from .gemm_ss import launch as launch_ss
+from .host.gemm import MXFP4, Pair, Scaling, grid_of_rs_fp8, shareable
+from .host.workspace import (
     LANE_CHUNKS,
     MANY_CHUNKS,
     MAX_TILE_CTAS,
@@ -31,12 +31,12 @@ from ..host.workspace import (
     scales_at,
     workspace_of,
 )
-from ..plan import MainLoop, OperandType, Plan
-from ..shapes import TILE_HEIGHTS, RS_TILE_HEIGHTS, GROUPS, ROW_BYTES, columns_of
-from .float_scales import FloatOperands, FloatScaledRows, FloatScales
-from .kernel import TilesOfB, launch_prepare
-from .operands import PreparedRows
-from .source import SourceRows
+from .plan import MainLoop, OperandType, Plan
+from .shapes import TILE_HEIGHTS, RS_TILE_HEIGHTS, GROUPS, ROW_BYTES, columns_of
+from .prepare.float_scales import FloatOperands, FloatScaledRows, FloatScales
+from .prepare.kernel import TilesOfB, launch_prepare
+from .prepare.operands import PreparedRows
+from .prepare.source import SourceRows
 
 
 def launch_prepared[

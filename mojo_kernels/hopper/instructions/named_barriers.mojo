@@ -16,7 +16,7 @@ promoted: else the next one waits for that, too, which takes 8 % longer (measure
 decoded, or the next stage is decoded ahead, ping-pong takes 10 to 15 % longer than none.
 """
 
-from ..instructions.shared_memory import pass_turn, take_turn, wait_at
+from .shared_memory import pass_turn, take_turn, wait_at
 from ..shapes import CONSUMER_WARPS, WARP_GROUP
 
 comptime CONSUMERS = UInt32(1)
