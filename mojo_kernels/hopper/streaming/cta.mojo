@@ -166,23 +166,25 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
 
         All threads call it. Says if bfloat16 cannot hold some.
         """
-        var rows, blocks, reciprocal = TileRows(0, 0, 0), self.memory.k_blocks, self.reciprocal
+        var rows: TileRows
+        var blocks, reciprocal = self.memory.k_blocks, self.reciprocal
         comptime if Self.IS_GROUPED:
             # All have multiplied and stored the rows of the row tile before.
             barrier()
             if thread_idx.x < 32:
-                rows = self.find(row_tile)
-                self.scheduler.list_rows(self.memory, rows, lane_here())
+                var found = self.find(row_tile)
+                self.scheduler.list_rows(self.memory, found, lane_here())
                 if thread_idx.x == 0:
-                    store_word(self.memory.at(EXPERT), rows.expert)
-                    store_word(self.memory.at(NUM_ROWS), rows.rows)
+                    store_word(self.memory.at(EXPERT), found.expert)
+                    store_word(self.memory.at(NUM_ROWS), found.rows)
             barrier()
-            rows = TileRows(0, 0, UInt32(0))
+            rows = TileRows(0, 0, 0)
             if load_word(self.memory.at(EXPERT)) < self.scheduler.experts:
                 rows.rows = load_word(self.memory.at(NUM_ROWS))
         else:
             comptime STAGE_BLOCKS = UInt32(Self.CONFIG.stage_blocks())
-            rows, blocks = self.find(row_tile), min(STAGE_BLOCKS, self.num_blocks() - first)
+            rows = self.find(row_tile)
+            blocks = min(STAGE_BLOCKS, self.num_blocks() - first)
             if blocks != min(STAGE_BLOCKS, self.scheduler.share):
                 reciprocal = reciprocal_of(blocks * UInt32(K_LANES))
             if first > 0:
