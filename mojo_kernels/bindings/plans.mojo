@@ -220,7 +220,7 @@ def explain_cuda(arguments: PythonObject) raises -> PythonObject:
     row.put("kernel", String(plan.file()))
     row.put("reason", found.choice.reason())
     row.put("cut", String(plan))
-    row.put("tile_m", plan.tokens)
+    row.put("tile_m", plan.rows)
     row.put("tile_n", plan.columns)
     row.put("splits", plan.ranks)
     row.put("grid", numbers(found.grid.x, found.grid.y, found.grid.z))

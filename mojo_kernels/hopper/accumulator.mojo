@@ -12,7 +12,7 @@ from max.gpu.primitives.warp import broadcast
 from .instructions.warp import keep_here, lane_here
 from .instructions.wgmma import Accumulator, PART_SUMS
 from .layout import K_LANES
-from .shapes import CONSUMER_WARPS, GROUPS, OCTET, PART_COLUMNS, PART_TOKENS
+from .shapes import CONSUMER_WARPS, GROUPS, OCTET, PART_COLUMNS, PART_ROWS
 
 comptime ROWS = 2
 """Columns of C of a lane of RS, rows of one of SS: they are an octet apart."""
@@ -87,20 +87,20 @@ struct PartPlace[rows: Int](TrivialRegisterPassable):
     def column_of(entry: UInt32) -> UInt32:
         """Returns the first column of a thread that has a row among those of both consumers."""
         var column = 2 * (lane_here() % UInt32(K_LANES))
-        comptime if Self.rows == PART_TOKENS:
-            column += entry // UInt32(PART_TOKENS) * UInt32(PART_COLUMNS)
+        comptime if Self.rows == PART_ROWS:
+            column += entry // UInt32(PART_ROWS) * UInt32(PART_COLUMNS)
         return column
 
     @always_inline
     def first_column(self) -> UInt32:
         """Returns the consumer's first column in the tile."""
-        comptime if Self.rows == PART_TOKENS:
+        comptime if Self.rows == PART_ROWS:
             return self.group * UInt32(PART_COLUMNS)
         return 0
 
     @always_inline
     def first_row(self) -> UInt32:
         """Returns the consumer's first row in the tile."""
-        comptime if Self.rows == PART_TOKENS:
+        comptime if Self.rows == PART_ROWS:
             return 0
-        return self.group * UInt32(PART_TOKENS)
+        return self.group * UInt32(PART_ROWS)

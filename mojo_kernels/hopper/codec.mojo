@@ -148,8 +148,8 @@ def any_overflows(scales: UInt32) -> Bool:
 
 
 @fieldwise_init
-struct TokenPairs(TrivialRegisterPassable):
-    """Eight elements of a token in fragment order."""
+struct RowPairs(TrivialRegisterPassable):
+    """Eight elements of a row in fragment order."""
 
     var pairs: Pairs
     """Four registers of bfloat16 pairs."""
@@ -269,15 +269,15 @@ def round_packed(neighbours: Pairs, scale: UInt32) -> Pairs:
 
 
 @always_inline
-def round_neighbours(neighbours: Pairs, scale: UInt32, amax: UInt32) -> TokenPairs:
+def round_neighbours(neighbours: Pairs, scale: UInt32, amax: UInt32) -> RowPairs:
     """Rounds bfloat16 numbers to what their MX encoding under any scale stands for."""
     if rounds_packed(scale):
-        return TokenPairs(in_fragment_order(round_packed(neighbours, scale)), False)
+        return RowPairs(in_fragment_order(round_packed(neighbours, scale)), False)
     keep_branch()
     if amax == 0:
-        return TokenPairs(in_fragment_order(neighbours), False)
+        return RowPairs(in_fragment_order(neighbours), False)
     var values = rounded_or_nan(floats_of_neighbours(neighbours), scale)
-    return TokenPairs(pairs_of_floats(values), overflows(scale))
+    return RowPairs(pairs_of_floats(values), overflows(scale))
 
 
 @always_inline
@@ -317,43 +317,43 @@ def rounded_or_nan(x: Chunk, scale: UInt32) -> Chunk:
 
 
 @always_inline
-def load_neighbours(a: Activations, token: UInt32, chunk: UInt32) -> Pairs:
-    """Loads eight bfloat16 numbers of a token."""
+def load_neighbours(a: Activations, row: UInt32, chunk: UInt32) -> Pairs:
+    """Loads eight bfloat16 numbers of a row."""
     var numbers = (
         a.floats()
         .rows[DType.bfloat16]()
-        .load[width=CHUNK, alignment=LANE_BYTES](Coord(Int(token), Int(chunk) * CHUNK))
+        .load[width=CHUNK, alignment=LANE_BYTES](Coord(Int(row), Int(chunk) * CHUNK))
     )
     return bitcast[DType.uint32, WORD_PAIRS](numbers)
 
 
 @always_inline
-def pairs_of_neighbours(a: Activations, neighbours: Pairs) -> TokenPairs:
+def pairs_of_neighbours(a: Activations, neighbours: Pairs) -> RowPairs:
     """Makes of bfloat16 numbers what the kind of the activations asks."""
     if a.is_kept():
-        return TokenPairs(in_fragment_order(neighbours), False)
+        return RowPairs(in_fragment_order(neighbours), False)
     var scale, amax = scale_of_neighbours(neighbours, a.carry)
     return round_neighbours(neighbours, scale, amax)
 
 
 @always_inline
-def load_token(a: Activations, token: UInt32, chunk: UInt32) -> TokenPairs:
-    """Loads eight elements of a token as the kind of the activations asks."""
+def load_row(a: Activations, row: UInt32, chunk: UInt32) -> RowPairs:
+    """Loads eight elements of a row as the kind of the activations asks."""
     if a.is_encoded():
         keep_branch()
         var k_blocks = Int(UInt32(a.k) // UInt32(BLOCK))
         var words = rows_of(a.values.unsafe_bitcast[UInt32](), k_blocks * K_LANES)
-        var word = words[Int(token), Int(chunk)]
+        var word = words[Int(row), Int(chunk)]
         var scales = rows_of(a.scales, k_blocks)
-        var scale = scales[Int(token), Int(chunk // UInt32(K_LANES))].cast[DType.uint32]()
-        return TokenPairs(scaled_pairs_of_any(word, scale), overflows(scale))
+        var scale = scales[Int(row), Int(chunk // UInt32(K_LANES))].cast[DType.uint32]()
+        return RowPairs(scaled_pairs_of_any(word, scale), overflows(scale))
     if a.dtype == BFLOAT16:
         keep_branch()
-        return pairs_of_neighbours(a, load_neighbours(a, token, chunk))
+        return pairs_of_neighbours(a, load_neighbours(a, row, chunk))
 
-    var x = a.floats().load[CHUNK, CHUNK](Int(token), Int(chunk) * CHUNK)
+    var x = a.floats().load[CHUNK, CHUNK](Int(row), Int(chunk) * CHUNK)
     var scale = scale_of_block(x, a.carry, materialize[ELEMENT]())
-    return TokenPairs(pairs_of_floats(rounded_or_nan(x, scale)), overflows(scale))
+    return RowPairs(pairs_of_floats(rounded_or_nan(x, scale)), overflows(scale))
 
 
 @always_inline
@@ -369,7 +369,7 @@ def is_beyond(values: Chunk, scale: UInt32, element: Element) -> Bool:
 
 
 @always_inline
-def load_chunk(a: Activations, is_aligned: Bool, row: Int, chunk: UInt32) -> TokenPairs:
+def load_chunk(a: Activations, is_aligned: Bool, row: Int, chunk: UInt32) -> RowPairs:
     """Loads eight elements of a row as the kind of the activations asks; whole warps call it."""
     if is_aligned and a.dtype == BFLOAT16:
         if a.is_kept() or a.format == Int32(OPERANDS.code()):
@@ -377,10 +377,10 @@ def load_chunk(a: Activations, is_aligned: Bool, row: Int, chunk: UInt32) -> Tok
     keep_branch()
     var x = a.floats().load[CHUNK, 1](row, Int(chunk) * CHUNK)
     if a.is_kept():
-        return TokenPairs(pairs_of_floats(round_to[DType.bfloat16](x).cast[DType.float32]()), False)
+        return RowPairs(pairs_of_floats(round_to[DType.bfloat16](x).cast[DType.float32]()), False)
     var element = element_of[ANY_BITS](a.format)
     var scale = scale_of_block(x, a.carry, element)
     var values = rounded_chunk(x, scale, element)
     if scale == UInt32(E8M0_NAN):
         values = Chunk(f32_of_scale(scale))
-    return TokenPairs(pairs_of_floats(values), is_beyond(values, scale, element))
+    return RowPairs(pairs_of_floats(values), is_beyond(values, scale, element))

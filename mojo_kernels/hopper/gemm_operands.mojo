@@ -117,7 +117,7 @@ trait Operands(DevicePassable, TrivialRegisterPassable):
     comptime TYPE: StaticString
     """The instruction's name of a number: bf16, e4m3, e5m2; or two, that of its left side first."""
 
-    def scale(self, sum: Float32, of_token: Float32, of_weight: Float32) -> Float32:
+    def scale(self, sum: Float32, of_row: Float32, of_weight: Float32) -> Float32:
         """Applies the factors of a row of A and of a weight row to a sum."""
         ...
 
@@ -149,7 +149,7 @@ trait RsOperands(Operands):
     comptime Rows: TrivialRegisterPassable
     """What `block_of` wants to know of a lane's two rows."""
 
-    def tokens(self) -> StagedRows:
+    def rows_of_a(self) -> StagedRows:
         """Returns the rows of A."""
         ...
 
@@ -157,7 +157,7 @@ trait RsOperands(Operands):
         """Returns the stages of K."""
         ...
 
-    def factors_of(self, token: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
+    def factors_of(self, row: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
         """Returns where the factors of a stage's rows of A are, from one on, if they have any."""
         ...
 
@@ -182,11 +182,11 @@ trait RsOperands(Operands):
         """Returns the factor that all sums of a weight row meet."""
         ...
 
-    def of_token(self, row: Int) -> Float32:
+    def of_row(self, row: Int) -> Float32:
         """Returns the factor that all sums of a row of A meet."""
         ...
 
-    def mark_of_token(self, row: UInt32) -> Bool:
+    def mark_of_row(self, row: UInt32) -> Bool:
         """Says whether a row of A is left to the fallback."""
         ...
 
@@ -200,11 +200,11 @@ trait SsOperands(Operands):
 
     comptime SCALING: Scaling
 
-    def token_place(self, row: UInt32) -> UInt32:
+    def row_place(self, row: UInt32) -> UInt32:
         """Returns where the factors of a row of A begin, of the last one for those past it."""
         ...
 
-    def token_factor(self, place: UInt32, step: UInt32) -> Float32:
+    def row_factor(self, place: UInt32, step: UInt32) -> Float32:
         """Returns one of them, by the stage."""
         ...
 
@@ -214,9 +214,9 @@ trait SsOperands(Operands):
         return False
 
     @always_inline
-    def token_batch(self, place: UInt32, step: UInt32) -> SIMD[DType.float32, BATCH]:
+    def row_batch(self, place: UInt32, step: UInt32) -> SIMD[DType.float32, BATCH]:
         """Returns those of so many stages from one on."""
-        return self.token_factor(place, step)
+        return self.row_factor(place, step)
 
     def column_place(self, column: UInt32) -> UInt32:
         """Returns where the factors of a column begin, of the last one for those past it."""
@@ -230,7 +230,7 @@ trait SsOperands(Operands):
         """Says whether the columns of a tile share factors, of `TILES`; else each has one."""
         ...
 
-    def loses_token(self, factor: Float32) -> Bool:
+    def loses_row(self, factor: Float32) -> Bool:
         """Says whether a row of A is left to the fallback, by the largest factor of its sums."""
         ...
 

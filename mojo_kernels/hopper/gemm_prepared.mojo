@@ -53,31 +53,31 @@ def launch_prepared[
             raise Error("plan: bfloat16 is for bfloat16 activations that are kept")
     comptime WEIGHT_BITS: List[Int] = [4, 8] if IS_E4M3 else [4]
     var cut = shareable(problem.m, problem.n, problem.k, plan)
-    comptime for tokens in RS_TILE_HEIGHTS:
+    comptime for tile_rows in RS_TILE_HEIGHTS:
         comptime for bits in WEIGHT_BITS:
-            if plan.tokens == tokens and (problem.right.format == MXFP4) == (bits == 4):
-                comptime if operand == OperandType.E5M2 or (IS_E4M3 and tokens in TILE_HEIGHTS):
+            if plan.rows == tile_rows and (problem.right.format == MXFP4) == (bits == 4):
+                comptime if operand == OperandType.E5M2 or (IS_E4M3 and tile_rows in TILE_HEIGHTS):
                     if plan.kernel.main_loop == MainLoop.RS:
-                        return _launch[operand, bits, False, tokens](problem, cut, queue)
-                comptime if tokens in TILE_HEIGHTS:
-                    return _launch[operand, bits, True, tokens](problem, cut, queue)
-    raise Error(String("plan: no tile of these operands has ", plan.tokens, " rows"))
+                        return _launch[operand, bits, False, tile_rows](problem, cut, queue)
+                comptime if tile_rows in TILE_HEIGHTS:
+                    return _launch[operand, bits, True, tile_rows](problem, cut, queue)
+    raise Error(String("plan: no tile of these operands has ", plan.rows, " rows"))
 
 
 def _launch[
-    operand: OperandType, bits: Int, in_workspace: Bool, tokens: Int
+    operand: OperandType, bits: Int, in_workspace: Bool, tile_rows: Int
 ](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Launches both kernels; B becomes codes of so many bits, or is in the workspace."""
     comptime Rows = PreparedRows[operand, bits, in_workspace]
     var m, n, k = problem.m, problem.n, problem.k
     var space = workspace_of(m, n, k, plan)
     var address = queue.workspace(space)
-    var rows = Rows.at(m, n, k, tokens, address)
-    var fix_up, num_counters = FixUp[tokens].at(0, 0), 0
+    var rows = Rows.at(m, n, k, tile_rows, address)
+    var fix_up, num_counters = FixUp[tile_rows].at(0, 0), 0
     if plan.is_stream_k():
         var tiles = plan.tiles(m, n).num_tiles()
-        var parts_at = address + space.num_bytes() - fix_up_bytes(tokens, tiles)
-        fix_up, num_counters = FixUp[tokens].at(tiles, parts_at), GROUPS * tiles
+        var parts_at = address + space.num_bytes() - fix_up_bytes(tile_rows, tiles)
+        fix_up, num_counters = FixUp[tile_rows].at(tiles, parts_at), GROUPS * tiles
     # Each has a stage of bytes for each warp.
     var most_ctas = MAX_TILE_CTAS if Rows.IS_BF16 else k // (ROW_BYTES * PREPARE_WARPS)
     launch_prepare(
@@ -91,33 +91,37 @@ def _launch[
     )
     var cut = plan.within(Int(rows.num_steps()))
     comptime if in_workspace:
-        var left, right = rows.left.mapped(m, tokens), rows.right.mapped(n, columns_of(tokens))
+        var left, right = rows.left.mapped(m, tile_rows), rows.right.mapped(
+            n, columns_of(tile_rows)
+        )
         comptime if Rows.IS_BF16:
             var row_bytes, stride = Rows.NUMBER_BYTES * k, problem.left.row_stride
-            left = MappedRows(problem.left.values, m, row_bytes, Rows.NUMBER_BYTES * stride, tokens)
-        launch_ss[rows=tokens](problem, rows, left, right, cut, queue)
+            left = MappedRows(
+                problem.left.values, m, row_bytes, Rows.NUMBER_BYTES * stride, tile_rows
+            )
+        launch_ss[rows=tile_rows](problem, rows, left, right, cut, queue)
     else:
         var grid = grid_of_rs_fp8(m, n, k, cut, bits)
         comptime if Rows.IS_E5M2:
             if plan.is_stream_k():
-                return launch_rs[Rows, tokens, is_stream_k=True](
+                return launch_rs[Rows, tile_rows, is_stream_k=True](
                     rows, grid, problem, 1, queue, fix_up
                 )
-        launch_rs[Rows, tokens](rows, grid, problem, cut.ranks, queue)
+        launch_rs[Rows, tile_rows](rows, grid, problem, cut.ranks, queue)
 
 
 def launch_float_scaled(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Launches E4M3 under float scales, both sides plain; floats are encoded before."""
     var scaling = Scaling.of(problem.left.format, problem.right.format, problem.k)
     comptime for known in [Scaling.ROWS, Scaling.TILES, Scaling.COLUMNS]:
-        comptime for tokens in TILE_HEIGHTS:
-            if scaling == known and plan.tokens == tokens:
-                return _launch_float_scaled[known, tokens](problem, plan, queue)
-    raise Error(String("plan: no tile has ", plan.tokens, " rows"))
+        comptime for tile_rows in TILE_HEIGHTS:
+            if scaling == known and plan.rows == tile_rows:
+                return _launch_float_scaled[known, tile_rows](problem, plan, queue)
+    raise Error(String("plan: no tile has ", plan.rows, " rows"))
 
 
 def _launch_float_scaled[
-    scaling: Scaling, tokens: Int
+    scaling: Scaling, tile_rows: Int
 ](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     var m, n, k = problem.m, problem.n, problem.k
     var codes, scales = problem.left.values, problem.left.scales
@@ -133,8 +137,8 @@ def _launch_float_scaled[
         FloatScales.at(scales, m, block_of(problem.left.format), k),
         FloatScales.at(problem.right.scales, n, block_of(problem.right.format), k),
     )
-    var left = MappedRows(codes, m, k, k, tokens)
-    var right = MappedRows(problem.right.codes, n, k, k, columns_of(tokens))
-    launch_ss[rows=tokens](
+    var left = MappedRows(codes, m, k, k, tile_rows)
+    var right = MappedRows(problem.right.codes, n, k, k, columns_of(tile_rows))
+    launch_ss[rows=tile_rows](
         problem, operands, left, right, plan.within(ceildiv(k, ROW_BYTES)), queue
     )

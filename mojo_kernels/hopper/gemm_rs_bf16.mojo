@@ -328,15 +328,15 @@ struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassabl
 def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Expands the activations, and multiplies; stream-K if stages are few enough for it."""
     comptime for rows in TILE_HEIGHTS:
-        if plan.has_split_k_consumers() and plan.tokens == rows:
+        if plan.has_split_k_consumers() and plan.rows == rows:
             return _launch[RsConfig.split_k(rows), Schedule.CEILED_CLUSTERS](problem, plan, queue)
     if not is_shared(problem.m, problem.n, problem.k, plan):
         comptime PLAN = Plan.PERSISTENT_RS_BF16
-        return _launch[RsConfig.many(PLAN.tokens), Schedule.CLUSTERS](problem, PLAN, queue)
+        return _launch[RsConfig.many(PLAN.rows), Schedule.CLUSTERS](problem, PLAN, queue)
     comptime for rows in RS_TILE_HEIGHTS:
-        if plan.tokens == rows:
+        if plan.rows == rows:
             return _launch[RsConfig.many(rows), Schedule.STREAM_K](problem, plan, queue)
-    raise Error(String("plan: got ", plan.tokens, " rows of a tile, expected 64, 128 or 256"))
+    raise Error(String("plan: got ", plan.rows, " rows of a tile, expected 64, 128 or 256"))
 
 
 def _launch[

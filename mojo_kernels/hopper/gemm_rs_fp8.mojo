@@ -27,7 +27,7 @@ from .epilogue.rs_fp8 import LaneFactors, store_tile
 from .stream_k import FixUp
 from .instructions.shared_memory import shared_base
 from .instructions.warp import keep_branch, keep_here, lane_here
-from .instructions.wgmma import Accumulator, MAX_INSTRUCTION_TOKENS, limit_registers
+from .instructions.wgmma import Accumulator, MAX_INSTRUCTION_ROWS, limit_registers
 from .layout import TILE_ROWS
 from .gemm_operands import RsOperands
 from .mainloop.rs_fp8 import multiply_stages
@@ -179,7 +179,7 @@ struct FP8Consumer[Operands: RsOperands, Product: RsProduct](TrivialRegisterPass
 
         # Of the widest tiles of a list sums leave no registers to look ahead.
         comptime LOOKS_AHEAD = not Self.IS_LIST or width < Self.Product.ROWS
-        var partial = Accumulator[min(width, MAX_INSTRUCTION_TOKENS)](fill=0)
+        var partial = Accumulator[min(width, MAX_INSTRUCTION_ROWS)](fill=0)
         var sums = Accumulator[width](fill=0)
         multiply_stages[LOOKS_AHEAD](
             decoder, warp // UInt32(WARPS), ring, partial, sums, tile.num_steps()

@@ -131,7 +131,7 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
     """A kernel, and how its CTAs share C and K."""
 
     var kernel: Kernel
-    var tokens: Int
+    var rows: Int
     """Rows of C of a tile."""
     var columns: Int
     """Columns of C of a tile."""
@@ -143,26 +143,26 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
     comptime PORTABLE = Self(Kernel.PORTABLE, 1, WARPS * COLUMNS, 1, Scheduler.TILES)
 
     @staticmethod
-    def stream(tokens: Int, columns: Int, ranks: Int = 1) -> Self:
+    def stream(rows: Int, columns: Int, ranks: Int = 1) -> Self:
         """Returns a plan of `streaming`."""
-        return Self(Kernel.STREAM, tokens, columns, ranks, Scheduler.TILES)
+        return Self(Kernel.STREAM, rows, columns, ranks, Scheduler.TILES)
 
     @staticmethod
-    def rs(operand: OperandType, tokens: Int, ranks: Int = 1) -> Self:
+    def rs(operand: OperandType, rows: Int, ranks: Int = 1) -> Self:
         """Returns a plan of an RS main loop whose clusters have whole tiles."""
         var kernel = Kernel(MainLoop.RS, operand, False)
-        return Self(kernel, tokens, RS_COLUMNS, ranks, Scheduler.TILES)
+        return Self(kernel, rows, RS_COLUMNS, ranks, Scheduler.TILES)
 
     @staticmethod
-    def stream_k(operand: OperandType, tokens: Int) -> Self:
+    def stream_k(operand: OperandType, rows: Int) -> Self:
         """Returns a plan of an RS main loop with stream-K."""
         var kernel = Kernel(MainLoop.RS, operand, False)
-        return Self(kernel, tokens, RS_COLUMNS, 1, Scheduler.STREAM_K)
+        return Self(kernel, rows, RS_COLUMNS, 1, Scheduler.STREAM_K)
 
     @staticmethod
-    def ss(kernel: Kernel, tokens: Int, ranks: Int = 1) -> Self:
+    def ss(kernel: Kernel, rows: Int, ranks: Int = 1) -> Self:
         """Returns a plan of `gemm_ss`: tiles are as large, whatever their rows."""
-        return Self(kernel, tokens, SS_TILE_ELEMENTS // max(tokens, 1), ranks, Scheduler.TILES)
+        return Self(kernel, rows, SS_TILE_ELEMENTS // max(rows, 1), ranks, Scheduler.TILES)
 
     @staticmethod
     def portable_tiles(tile: TileShape, parts: Int) -> Self:
@@ -193,14 +193,14 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
         """Returns what a text may be the plan of: words that nobody writes are passed over."""
         comptime SPLIT = "splitK"
         var words = text.split(" ")
-        var tokens, columns, ranks = Self.PORTABLE.tokens, Self.PORTABLE.columns, 1
+        var rows, columns, ranks = Self.PORTABLE.rows, Self.PORTABLE.columns, 1
         var scheduler, is_prepared = Scheduler.TILES, False
         try:
             for i in range(1, len(words)):
                 var word = words[i]
                 if i == 1:
                     var sizes = word.split("x")
-                    tokens, columns = Int(sizes[0]), Int(sizes[len(sizes) - 1])
+                    rows, columns = Int(sizes[0]), Int(sizes[len(sizes) - 1])
                 elif word.startswith(SPLIT):
                     ranks = Int(word[byte = SPLIT.byte_length() :])
                 elif word == "streamK":
@@ -211,14 +211,14 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
         var kernel = Kernel.named(words[0], is_prepared, len(words) > 1)
         if not kernel:
             return None
-        return Self(kernel.value(), tokens, columns, ranks, scheduler)
+        return Self(kernel.value(), rows, columns, ranks, scheduler)
 
     def write_to(self, mut writer: Some[Writer]):
         """Writes the plan's text, as `parse` reads it."""
         writer.write(self.kernel.name())
         if self.kernel == Kernel.PORTABLE:
             return
-        writer.write(" ", self.tokens, "x", self.columns)
+        writer.write(" ", self.rows, "x", self.columns)
         if self.is_stream_k():
             writer.write(" streamK")
         if self.ranks > 1:
@@ -235,19 +235,19 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
         if self.ranks not in (1, 2, 4, MAX_RANKS) or (self.ranks > 1 and self.is_stream_k()):
             return False
         if self.kernel.main_loop == MainLoop.STREAM:
-            var is_there = self.tokens in (8, 16, 32, 64) and self.columns in (32, 64, 128, 256)
+            var is_there = self.rows in (8, 16, 32, 64) and self.columns in (32, 64, 128, 256)
             # Of so many rows, few columns do not fit shared memory, and the others never pay.
-            var fits = self.tokens < 64 or self.columns in (64, 128)
+            var fits = self.rows < 64 or self.columns in (64, 128)
             return is_there and fits and not self.is_stream_k()
         if self.kernel.main_loop == MainLoop.SS:
             if self.is_stream_k() or (self.kernel == Kernel.SS_E5M2 and self.ranks > 1):
                 return False
-            return self.tokens in (64, 128) and self.columns * self.tokens == SS_TILE_ELEMENTS
-        if self.columns != RS_COLUMNS or self.tokens not in (64, 128, 256):
+            return self.rows in (64, 128) and self.columns * self.rows == SS_TILE_ELEMENTS
+        if self.columns != RS_COLUMNS or self.rows not in (64, 128, 256):
             return False
         if self.kernel == Kernel.RS_E4M3:
-            return self.tokens < 256 and not self.is_stream_k()
-        return self.tokens < 256 or self.ranks == 1
+            return self.rows < 256 and not self.is_stream_k()
+        return self.rows < 256 or self.ranks == 1
 
     def is_stream_k(self) -> Bool:
         """Says whether CTAs have equal shares of K, whatever the number of tiles."""
@@ -255,7 +255,7 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
 
     def has_split_k_consumers(self) -> Bool:
         """Says whether consumers split K of bfloat16 stages, too: CTAs with a tile of few rows."""
-        return self.kernel == Kernel.RS_BF16 and self.tokens < 256 and not self.is_stream_k()
+        return self.kernel == Kernel.RS_BF16 and self.rows < 256 and not self.is_stream_k()
 
     def file(self) -> StaticString:
         """Returns where its kernel is, within the package."""
@@ -271,7 +271,7 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
 
     def with_ranks(self, ranks: Int) -> Self:
         """Returns the plan that splits K so many ways."""
-        return Self(self.kernel, self.tokens, self.columns, ranks, self.scheduler)
+        return Self(self.kernel, self.rows, self.columns, ranks, self.scheduler)
 
     def within(self, num_steps: Int) -> Self:
         """Returns the plan with as many ranks as have a step of K each, which CTAs rely on.
@@ -289,7 +289,7 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
 
     def tiles(self, m: Int, n: Int) -> RowMajor:
         """Returns the tiles of C of [m, n]."""
-        return RowMajor(ceildiv(m, self.tokens), ceildiv(n, self.columns))
+        return RowMajor(ceildiv(m, self.rows), ceildiv(n, self.columns))
 
     def ctas(self, m: Int, n: Int) -> Int:
         """Returns the CTAs of a launch that has one for each tile and rank."""

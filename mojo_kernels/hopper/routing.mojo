@@ -381,8 +381,8 @@ def add_slots(rows: DevicePointer[DType.float32], places: Places, slots: Slots, 
     if column >= columns:
         return
     var total = Numbers(0)
-    var of_token = TokenSlots(rows, places, slots, token, columns, column, 0, 0)
-    add_slots_to(total, of_token, slots.per_token)
+    var of_row = TokenSlots(rows, places, slots, token, columns, column, 0, 0)
+    add_slots_to(total, of_row, slots.per_token)
     result.store[NUMBERS, NUMBERS](token, column, total)
 
 

@@ -142,7 +142,7 @@ struct RsLayout(TrivialRegisterPassable):
             FACTOR_BYTES if has_factors else 0,
             1 + (TILES if rows >= BULK_ROWS else 1) + 32,
             32 * CONSUMER_WARPS,
-            HEADER_BYTES + GROUPS * room_bytes(room_tokens(rows)),
+            HEADER_BYTES + GROUPS * room_bytes(room_rows(rows)),
             0,
             MAX_DIRECT_STAGES,
         )
@@ -168,11 +168,11 @@ struct RsLayout(TrivialRegisterPassable):
 
 # Weights decoded to bfloat16 in registers: `gemm_rs_bf16`.
 
-comptime ROOM_TOKENS = 16
+comptime ROOM_ROWS = 16
 """Rows of C that a warp transposes at a time."""
 comptime ROOM_STRIDE = WARP_ROWS + 4
 """Words from one row to the next in a room: more than 16, against bank conflicts."""
-comptime STAGES_AT = align_up(HEADER_BYTES + READERS * ROOM_TOKENS * ROOM_STRIDE * 4, SWIZZLE_BYTES)
+comptime STAGES_AT = align_up(HEADER_BYTES + READERS * ROOM_ROWS * ROOM_STRIDE * 4, SWIZZLE_BYTES)
 """Where the stages begin."""
 comptime MAX_STAGES = 12
 """More stages help nothing. Guess."""
@@ -256,7 +256,7 @@ comptime PIECE_BYTES = 2 * OCTET
 """Bytes of eight columns of a row of C."""
 comptime PITCH = 2 * INSTRUCTION_ROWS + PIECE_BYTES
 """Bytes from one row of C to the next in a room: a piece more, against bank conflicts."""
-comptime WIDE_ROOM_TOKENS = 64
+comptime WIDE_ROOM_ROWS = 64
 """Of the largest tile, so many are transposed at once: rooms for more would take a stage's place."""
 comptime MAX_DIRECT_STAGES = 8
 """More stages help nothing. Guess."""
@@ -266,25 +266,25 @@ comptime EXPERT_CAPACITY = 128
 """The most rows of a tile of an expert."""
 
 
-def room_tokens(tokens: Int) -> Int:
+def room_rows(tile_rows: Int) -> Int:
     """Returns how many rows of a tile are transposed at once, of so many."""
-    return WIDE_ROOM_TOKENS if tokens == WIDE_ROWS else tokens
+    return WIDE_ROOM_ROWS if tile_rows == WIDE_ROWS else tile_rows
 
 
-def room_bytes(tokens: Int) -> Int:
+def room_bytes(tile_rows: Int) -> Int:
     """Returns the bytes of a warp group's room for so many rows, and their factors."""
-    return tokens * PITCH + WARPS * tokens * FACTOR_BYTES
+    return tile_rows * PITCH + WARPS * tile_rows * FACTOR_BYTES
 
 
 # Rows of both sides by tensor maps: `gemm_ss`.
 
-comptime PART_TOKENS = INSTRUCTION_ROWS
+comptime PART_ROWS = INSTRUCTION_ROWS
 """Rows of A of a consumer."""
 comptime PART_COLUMNS = COLUMNS
 """Columns of a consumer."""
 comptime PART_PITCH = 2 * PART_COLUMNS + 16
 """Bytes from one row of a consumer's room to the next: 16 more, against bank conflicts."""
-comptime PART_BYTES = PART_TOKENS * PART_PITCH
+comptime PART_BYTES = PART_ROWS * PART_PITCH
 """Bytes of a consumer's room."""
 comptime WORD = 4
 """Bytes of a factor."""
@@ -294,10 +294,10 @@ comptime MARK_WORDS = 16
 """Room for the marks of a slot."""
 
 
-def columns_of(tokens: Int) -> Int:
+def columns_of(tile_rows: Int) -> Int:
     """Returns the columns of tiles of so many rows."""
-    comptime assert GROUPS * PART_TOKENS * PART_COLUMNS == SS_TILE_ELEMENTS, "a tile has two parts"
-    return SS_TILE_ELEMENTS // tokens
+    comptime assert GROUPS * PART_ROWS * PART_COLUMNS == SS_TILE_ELEMENTS, "a tile has two parts"
+    return SS_TILE_ELEMENTS // tile_rows
 
 
 def slot_bytes(columns: Int) -> Int:
@@ -305,11 +305,11 @@ def slot_bytes(columns: Int) -> Int:
     return WORD * (ENTRIES + 2 * columns + MARK_WORDS + 4)
 
 
-def mapped_stages(tokens: Int) -> StageSpace:
+def mapped_stages(tile_rows: Int) -> StageSpace:
     """Returns the stages of rows of both sides, behind their slots."""
     var slots_at = HEADER_BYTES + GROUPS * PART_BYTES
-    var columns = columns_of(tokens)
-    var stage_bytes = (tokens + columns) * ROW_BYTES
+    var columns = columns_of(tile_rows)
+    var stage_bytes = (tile_rows + columns) * ROW_BYTES
     var count = (SHARED_BYTES - slots_at - SWIZZLE_BYTES) // (stage_bytes + slot_bytes(columns))
     var first_at = align_up(slots_at + count * slot_bytes(columns), SWIZZLE_BYTES)
     return StageSpace(first_at, stage_bytes, count)
@@ -371,7 +371,7 @@ struct StreamConfig(Equatable, TrivialRegisterPassable):
         var tiles = plan.columns // TILE_ROWS
         var k_warps = DENSE_WARPS // tiles
         var is_short = share <= SHORT * k_warps
-        return Self(plan.tokens // FRAGMENT_ROWS, tiles, k_warps, is_short, False, False)
+        return Self(plan.rows // FRAGMENT_ROWS, tiles, k_warps, is_short, False, False)
 
     @staticmethod
     def grouped(row_fragments: Int, is_gated: Bool) -> Self:

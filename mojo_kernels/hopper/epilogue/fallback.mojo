@@ -35,7 +35,7 @@ comptime LANES = 32
 
 
 @fieldwise_init
-struct TokenOctet(TrivialRegisterPassable):
+struct RowOctet(TrivialRegisterPassable):
     """Eight rows of A."""
 
     var first: UInt32
@@ -73,16 +73,16 @@ def compute_marked[
     a: Activations,
     w: Weights,
     result: Result,
-    tokens: TokenOctet,
+    octet: RowOctet,
     first_column: UInt32,
     of_rows: UInt32,
     of_columns: UInt32,
 ):
     """Computes what is marked of some rows and sixteen columns, a bit each; a warp calls it."""
     for i in range(UInt32(OCTET)):
-        var row = tokens.row(i)
+        var row = octet.row(i)
         for j in range(UInt32(WARP_ROWS)):
-            if row < tokens.end and (of_rows >> i | of_columns >> j) % 2 == 1:
+            if row < octet.end and (of_rows >> i | of_columns >> j) % 2 == 1:
                 compute_exactly[ANY_BITS, Layout](a, w, result, row, first_column + j, lane_here())
 
 
@@ -183,7 +183,7 @@ struct TileMarks(TrivialRegisterPassable):
         var found = Self(False, SIMD[DType.bool, 2](fill=False))
         comptime for i in range(width // LANES):
             var row = min(UInt32(LANES * i) + lane_here(), tile.rows - 1)
-            found.of_rows |= operands.mark_of_token(tile.place + row)
+            found.of_rows |= operands.mark_of_row(tile.place + row)
         var weights = product.weight_tiles(tile.column)
         comptime for i in range(2):
             var which = UInt32(i * TILES // 2) + group
@@ -243,7 +243,7 @@ def store_marked_elements[
         {vote[DType.uint32](marks.of_weights[0]), vote[DType.uint32](marks.of_weights[1])}
     )
     for row in range(in_group, tile.rows, UInt32(WARPS)):
-        var all = any_lane(operands.mark_of_token(tile.place + UInt32(row)))
+        var all = any_lane(operands.mark_of_row(tile.place + UInt32(row)))
         for column in range(UInt32(COUNT)):
             var of_tile = of_columns[0] if column < UInt32(TILE_ROWS) else of_columns[1]
             var is_there = begin + column < result.columns
@@ -300,8 +300,8 @@ def store_marked_octets(
         var of_weights = operands.mark_of_weights(min(column, result.columns - 1))
         var of_columns = vote[DType.uint32](of_weights)
         for row in range(tile.row, end, UInt32(LANES)):
-            var of_token = operands.mark_of_token(min(row + lane_here(), end - 1))
-            var of_rows = vote[DType.uint32](of_token)
+            var of_row = operands.mark_of_row(min(row + lane_here(), end - 1))
+            var of_rows = vote[DType.uint32](of_row)
             for part in range(PARTS):
                 var octet, half = divmod(part, UInt32(TILE_ROWS // WARP_ROWS))
                 var columns = column // UInt32(WARP_ROWS) + half

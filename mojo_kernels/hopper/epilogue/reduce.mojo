@@ -244,7 +244,7 @@ struct RankRows(TrivialRegisterPassable):
                     found.bias[i] = result.bias_of[1](column)[0]
             var row = broadcast(UInt32(thread_idx.x) // 32) + UInt32(CONSUMER_WARPS) * lane_here()
             row = min(found.first_row + row, tile.row + tile.rows - 1)
-            found.of_row = operands.of_token(Int(row))
+            found.of_row = operands.of_row(Int(row))
         return found
 
     @always_inline

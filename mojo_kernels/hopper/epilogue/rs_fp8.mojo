@@ -47,7 +47,7 @@ from ..shapes import (
     WARP_GROUP,
     WARP_ROWS,
     room_bytes,
-    room_tokens,
+    room_rows,
 )
 
 comptime RowPair = SIMD[DType.float32, ROWS]
@@ -82,7 +82,7 @@ struct LaneFactors[rows: Int](TrivialRegisterPassable):
         found.of_weights[1] = operands.of_weight(Int(lane_rows.second))
         comptime for i in range(Self.rows // 32):
             var row = tile.place + min(UInt32(32 * i) + lane_here(), tile.rows - 1)
-            found.of_rows[i] = operands.of_token(Int(row))
+            found.of_rows[i] = operands.of_row(Int(row))
         return found
 
     @always_inline
@@ -108,8 +108,8 @@ def store_tile[
     result: Result,
 ):
     """Scales and stores a warp group's part of a tile; its warps call it."""
-    comptime PART = min(rows, room_tokens(Product.ROWS))
-    var room = GroupRoom[room_tokens(Product.ROWS)].of_warp(base, warp)
+    comptime PART = min(rows, room_rows(Product.ROWS))
+    var room = GroupRoom[room_rows(Product.ROWS)].of_warp(base, warp)
     var group = warp // UInt32(WARPS)
     var column = tile.column + group * UInt32(group_numbers[Product.GATING])
     comptime for first in range(0, rows, PART):

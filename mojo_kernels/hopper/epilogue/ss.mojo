@@ -49,7 +49,7 @@ from ..shapes import (
     PART_BYTES,
     PART_COLUMNS,
     PART_PITCH,
-    PART_TOKENS,
+    PART_ROWS,
     QUAD,
     WARP_ROWS,
     columns_of,
@@ -57,7 +57,7 @@ from ..shapes import (
 from .reduce import Cluster, Region, sum_of_ranks
 from .store_warp import StorePipeline
 
-comptime PartRoom = TileAddresses[DType.uint16, PART_TOKENS, PART_PITCH // 2]
+comptime PartRoom = TileAddresses[DType.uint16, PART_ROWS, PART_PITCH // 2]
 """Where a consumer's part of C goes through, [row][column], padded against bank conflicts."""
 
 
@@ -71,7 +71,7 @@ def room_of(base: UInt32, group: UInt32) -> PartRoom:
 struct Marks[rows: Int](TrivialRegisterPassable):
     """What of a consumer's part of a tile is computed exactly."""
 
-    var of_rows: SIMD[DType.uint32, PART_TOKENS // 32]
+    var of_rows: SIMD[DType.uint32, PART_ROWS // 32]
     var of_columns: SIMD[DType.uint32, PART_COLUMNS // 32]
 
     @staticmethod
@@ -79,8 +79,8 @@ struct Marks[rows: Int](TrivialRegisterPassable):
     def load(last: SsRing[Self.rows], place: PartPlace[Self.rows]) -> Self:
         """Loads those of a tile, behind whose last stage they are."""
         var found = Self(0, 0)
-        comptime for i in range(PART_TOKENS // 32):
-            var word = place.group * UInt32(PART_TOKENS // 32) + UInt32(i)
+        comptime for i in range(PART_ROWS // 32):
+            var word = place.group * UInt32(PART_ROWS // 32) + UInt32(i)
             found.of_rows[i] = load_word(slot_of(last).mark_at(word))
         comptime for i in range(PART_COLUMNS // 32):
             var word = place.first_column() // 32 + UInt32(i)
@@ -233,7 +233,7 @@ def store_parts[
     while scheduler.has(index):
         var tile = scheduler.tile(index)
         index = scheduler.after(index)
-        store_pipeline.store[PART_TOKENS, PART_COLUMNS, PART_PITCH](
+        store_pipeline.store[PART_ROWS, PART_COLUMNS, PART_PITCH](
             room,
             result,
             tile.row + place.first_row(),
@@ -348,8 +348,8 @@ def store_marked[
         var row = octet * UInt32(OCTET)
         var column = (cluster.rank * num_sets + set) * UInt32(WARP_ROWS)
         var entry = row
-        comptime if rows == PART_TOKENS:
-            entry += column // UInt32(PART_COLUMNS) * UInt32(PART_TOKENS)
+        comptime if rows == PART_ROWS:
+            entry += column // UInt32(PART_COLUMNS) * UInt32(PART_ROWS)
         var of_rows = shuffle_idx(marks, entry // 32) >> (entry % 32) & 0xFF
         var word = UInt32(Slot[columns_of(rows)].ROW_WORDS) + column // 32
         var of_columns = shuffle_idx(marks, word) >> (column % 32) & 0xFFFF

@@ -25,19 +25,19 @@ from ..instructions.shared_memory import TileAddresses, load_quad, store_word
 from ..instructions.warp import keep_branch, lane_here
 from ..instructions.wgmma import Accumulator, store_sums
 from ..layout import K_LANES
-from ..shapes import HEADER_BYTES, OCTET, ROOM_STRIDE, ROOM_TOKENS, WARP_ROWS
+from ..shapes import HEADER_BYTES, OCTET, ROOM_STRIDE, ROOM_ROWS, WARP_ROWS
 from ..target import TileOfC
 
 comptime Columns = SIMD[DType.float32, CHUNK]
 """Eight neighbouring elements of C."""
-comptime Room = TileAddresses[DType.float32, ROOM_TOKENS, ROOM_STRIDE]
+comptime Room = TileAddresses[DType.float32, ROOM_ROWS, ROOM_STRIDE]
 """Where a warp transposes its sums, [row of C, weight row]."""
 comptime WARP_HIDDEN = 8
 """Hidden numbers of a warp."""
 comptime STORED = 4
 """Hidden numbers that a lane stores side by side."""
-comptime PASS_NUMBERS = ROOM_TOKENS // OCTET * PAIR
-"""Hidden numbers of a lane at a time: those of `ROOM_TOKENS` rows."""
+comptime PASS_NUMBERS = ROOM_ROWS // OCTET * PAIR
+"""Hidden numbers of a lane at a time: those of `ROOM_ROWS` rows."""
 
 
 @fieldwise_init
@@ -144,8 +144,8 @@ def _store_rows[
     var own_row, part = divmod(lane, UInt32(WARP_ROWS // CHUNK))
     var read = room.starting_at(Coord(own_row, part * UInt32(CHUNK)))
     var columns = LaneColumns.at(first_column + part * UInt32(CHUNK), result)
-    comptime for first in range(0, rows, ROOM_TOKENS):
-        store_sums[first, ROOM_TOKENS](sums, written)
+    comptime for first in range(0, rows, ROOM_ROWS):
+        store_sums[first, ROOM_ROWS](sums, written)
         syncwarp()
         var low = bitcast[DType.float32, 4](load_quad(read.at(Coord(0, 0))))
         var high = bitcast[DType.float32, 4](load_quad(read.at(Coord(0, 4))))
@@ -201,7 +201,7 @@ def store_hidden_rows[
     var stored_column = first_column + quad * UInt32(STORED)
     # Else lanes exchange where ptxas takes them for parted, and all that follows.
     var end = broadcast(result.rows)
-    comptime for first in range(0, rows, ROOM_TOKENS):
+    comptime for first in range(0, rows, ROOM_ROWS):
         if UInt32(first) < end:
             var upper = numbers_of[0, first, PASS_NUMBERS](sums)
             var lower = numbers_of[1, first, PASS_NUMBERS](sums)

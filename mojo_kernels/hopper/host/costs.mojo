@@ -119,26 +119,26 @@ struct Family(TrivialRegisterPassable):
             most = MAX_PREPARED_RANKS if kernel.is_prepared else MAX_RANKS
         elif kernel.main_loop == MainLoop.SS or self.plan.is_stream_k():
             return 1
-        elif self.plan.tokens == WIDE_ROWS:
+        elif self.plan.rows == WIDE_ROWS:
             return 1
         elif kernel != Kernel.STREAM and m > MANY_ROWS:
-            most = self.plan.tokens // 32
+            most = self.plan.rows // 32
         var num_steps = ceildiv(ceildiv(k, BLOCK), _step_blocks(kernel))
         return self.plan.with_ranks(most).within(num_steps).ranks
 
 
-def _stream(tokens: Int, columns: Int, first_m: Int, last_m: Int) -> Family:
-    return Family(Plan.stream(tokens, columns), Pair.MXFP4_WEIGHTS, first_m, last_m)
+def _stream(tile_rows: Int, columns: Int, first_m: Int, last_m: Int) -> Family:
+    return Family(Plan.stream(tile_rows, columns), Pair.MXFP4_WEIGHTS, first_m, last_m)
 
 
-def _rs(operand: OperandType, tokens: Int, first_m: Int, last_m: Int = ANY_ROWS) -> Family:
+def _rs(operand: OperandType, tile_rows: Int, first_m: Int, last_m: Int = ANY_ROWS) -> Family:
     var pair = Pair.MXFP4 if operand == E5M2 else Pair.MXFP4_WEIGHTS
-    return Family(Plan.rs(operand, tokens), pair, first_m, last_m)
+    return Family(Plan.rs(operand, tile_rows), pair, first_m, last_m)
 
 
-def _stream_k(operand: OperandType, tokens: Int, first_m: Int, last_m: Int = ANY_ROWS) -> Family:
+def _stream_k(operand: OperandType, tile_rows: Int, first_m: Int, last_m: Int = ANY_ROWS) -> Family:
     var pair = Pair.MXFP4 if operand == E5M2 else Pair.MXFP4_WEIGHTS
-    return Family(Plan.stream_k(operand, tokens), pair, first_m, last_m)
+    return Family(Plan.stream_k(operand, tile_rows), pair, first_m, last_m)
 
 
 def _any_rows(plan: Plan, pair: Pair, first_m: Int = 1) -> Family:
@@ -228,7 +228,7 @@ def terms_of(family: Family, m: Int, n: Int, k: Int) -> Terms:
         # Stages of the next tile are on the way before a tile ends.
         terms[2] = RANKS.eq(1).select(Lanes(1), rounds)
         terms[8] = RANKS.eq(1).select(rounds, Lanes(0))
-        terms[1] = RANKS.eq(1).select(Lanes(0), Lanes(min(m, plan.tokens)))
+        terms[1] = RANKS.eq(1).select(Lanes(0), Lanes(min(m, plan.rows)))
     terms[3] = rounds * steps
     terms[4] = rounds * (RANKS - 1)
     terms[5] = ctas / MULTIPROCESSORS

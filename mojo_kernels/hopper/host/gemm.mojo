@@ -220,7 +220,7 @@ def grid_of_rs_bf16(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
     Of few tiles a CTA takes several; many are dealt, so that slow CTAs get fewer.
     """
     if plan.has_split_k_consumers():
-        var config = RsConfig.split_k(plan.tokens)
+        var config = RsConfig.split_k(plan.rows)
         return Grid(
             plan.ctas(m, n),
             threads=config.threads(),
@@ -228,11 +228,11 @@ def grid_of_rs_bf16(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
             shared_bytes=config.shared_bytes(),
             starts_early=True,
         )
-    var config = RsConfig.many(Plan.PERSISTENT_RS_BF16.tokens)
+    var config = RsConfig.many(Plan.PERSISTENT_RS_BF16.rows)
     var tiles = Plan.PERSISTENT_RS_BF16.ctas(m, n)
     var ctas = min(tiles, MULTIPROCESSORS) if tiles <= MAX_SHARED_TILES else tiles
     if is_shared(m, n, k, plan):
-        config = RsConfig.many(plan.tokens)
+        config = RsConfig.many(plan.rows)
         ctas = stream_k_ctas(plan.tiles(m, n).num_tiles(), num_steps_of(k, plan))
     return Grid(
         ctas, threads=config.threads(), shared_bytes=config.shared_bytes(), starts_early=True
@@ -242,7 +242,7 @@ def grid_of_rs_bf16(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
 def grid_of_rs_fp8(m: Int, n: Int, k: Int, plan: Plan, weight_bits: Int) -> Grid:
     """Returns the grid of the RS kernel on FP8: CTAs take tiles in turn, clusters one."""
     var has_factors = plan.kernel.operand == OperandType.E4M3
-    var shared_bytes = RsLayout.fp8(plan.tokens, weight_bits, has_factors).space().end()
+    var shared_bytes = RsLayout.fp8(plan.rows, weight_bits, has_factors).space().end()
     var grid = _grid_of_tiles(plan.tiles(m, n).num_tiles(), plan, shared_bytes, True)
     if is_shared(m, n, k, plan):
         grid.x = stream_k_ctas(plan.tiles(m, n).num_tiles(), num_steps_of(k, plan))
@@ -255,13 +255,13 @@ def grid_of_ss(m: Int, n: Int, plan: Plan) -> Grid:
     # CTAs that begin as others end lie anywhere on the chip: those that want the same boxes at
     # the same time are no neighbours then, and products of some rounds take a quarter longer.
     var starts_early = tiles * plan.ranks <= MULTIPROCESSORS
-    return _grid_of_tiles(tiles, plan, mapped_stages(plan.tokens).end(), starts_early)
+    return _grid_of_tiles(tiles, plan, mapped_stages(plan.rows).end(), starts_early)
 
 
 def shareable(m: Int, n: Int, k: Int, plan: Plan) -> Plan:
     """Returns the plan, or one of whole tiles if stream-K has too many stages to share."""
     if plan.is_stream_k() and not is_shared(m, n, k, plan):
-        return Plan.rs(plan.kernel.operand, plan.tokens)
+        return Plan.rs(plan.kernel.operand, plan.rows)
     return plan
 
 

@@ -49,14 +49,14 @@ def counter_bytes(tiles: Int) -> Int:
     return align_up(tiles * GROUPS * COUNTER_BYTES, PADDED)
 
 
-def part_bytes(tokens: Int) -> Int:
+def part_bytes(tile_rows: Int) -> Int:
     """Returns the bytes of partial sums of a tile of so many rows."""
-    return tokens * COLUMNS * SUM_BYTES
+    return tile_rows * COLUMNS * SUM_BYTES
 
 
-def fix_up_bytes(tokens: Int, tiles: Int) -> Int:
+def fix_up_bytes(tile_rows: Int, tiles: Int) -> Int:
     """Returns the bytes of the counters and partial sums of tiles of so many rows."""
-    return counter_bytes(tiles) + MULTIPROCESSORS * SLOTS * part_bytes(tokens)
+    return counter_bytes(tiles) + MULTIPROCESSORS * SLOTS * part_bytes(tile_rows)
 
 
 def rows_bytes(num_rows: Int, row_bytes: Int, tile_rows: Int) -> Int:
@@ -132,11 +132,11 @@ def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
         var places = PreparedPlaces.of(0, n, NUMBER_BYTES * k, 1, has_weights=True)
         size = places.exponents + ceildiv(n, TILE_ROWS)
     else:
-        var places = PreparedPlaces.of(m, n, k, plan.tokens, has_weights=kernel.is_prepared)
+        var places = PreparedPlaces.of(m, n, k, plan.rows, has_weights=kernel.is_prepared)
         var is_e4m3 = kernel.operand == OperandType.E4M3
         size = places.end_of_factors(k) if is_e4m3 else places.end_of_blocks(m, k)
     if is_shared(m, n, k, plan):
-        size = align_up(size, PADDED) + fix_up_bytes(plan.tokens, plan.tiles(m, n).num_tiles())
+        size = align_up(size, PADDED) + fix_up_bytes(plan.rows, plan.tiles(m, n).num_tiles())
     return Workspace(0, size)
 
 

@@ -17,8 +17,8 @@ from ...simt.instructions import store_pair, store_quad, store_word
 struct TileAddresses[dtype: DType, *sizes: Int](TrivialRegisterPassable):
     """A contiguous tile of shared memory, as the addresses of its elements, by coordinates.
 
-        var room = TileAddresses[DType.float32, tokens, rows](base)
-        store_word(room.at(Coord(token, row)), ..)
+        var room = TileAddresses[DType.float32, rows, columns](base)
+        store_word(room.at(Coord(row, column)), ..)
 
     Nobody checks the first coordinate, so that a tile may go on. It is no TileTensor, because the
     instructions here take addresses, some of them another group's.

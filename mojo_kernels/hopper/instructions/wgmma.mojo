@@ -8,8 +8,8 @@ from std.sys._assembly import inlined_assembly
 from ..shapes import INSTRUCTION_ROWS, OCTET, ROW_BYTES
 from .shared_memory import TileAddresses, store_word
 
-comptime MAX_INSTRUCTION_TOKENS = 128
-"""The most tokens of one instruction here."""
+comptime MAX_INSTRUCTION_ROWS = 128
+"""The most rows of A of one instruction here."""
 comptime PART_SUMS = 32
 """Sums of 64 rows of A."""
 comptime Accumulator[rows: Int] = Array[
@@ -62,13 +62,13 @@ def _described[name: StaticString](operand: Int) -> String:
     return text + String("or.b64 ", name, ", ", name, ", ", UPPER, "; ")
 
 
-def _product[type: StaticString, tokens: Int, adds: Bool, in_registers: Bool]() -> String:
+def _product[type: StaticString, width: Int, adds: Bool, in_registers: Bool]() -> String:
     """Returns the instruction; behind the sums come four registers for its weights.
 
     All four are weights, or the first one says where in shared memory they are. The fifth says where
-    the tokens are. A type of two names has that of the first operand, then that of the other.
+    the rows of A are. A type of two names has that of the first operand, then that of the other.
     """
-    comptime COUNT = tokens // 2
+    comptime COUNT = width // 2
     var is_bytes = type != "bf16"
     var types = String(type) if "." in type else String(type, ".", type)
     var weights = String("{", _operands[COUNT, 4, "$"](), "}")
@@ -77,7 +77,7 @@ def _product[type: StaticString, tokens: Int, adds: Bool, in_registers: Bool]() 
         text += _described["w"](COUNT)
         weights = "w"
     text += _described["t"](COUNT + 4)
-    text += String("wgmma.mma_async.sync.aligned.m64n", tokens)
+    text += String("wgmma.mma_async.sync.aligned.m64n", width)
     text += String("k32.f32." if is_bytes else "k16.f32.", types, " {")
     text += String(_operands[0, COUNT, "$"](), "}, ", weights, ", t, p, 1, 1")
     if not is_bytes:
@@ -87,36 +87,36 @@ def _product[type: StaticString, tokens: Int, adds: Bool, in_registers: Bool]() 
 
 @always_inline
 def multiply_staged[
-    tokens: Int, //, type: StaticString, adds: Bool
-](weights_at: UInt32, tokens_at: UInt32, mut sums: Accumulator[tokens]):
-    """Starts the products of 64 rows of weights and some tokens, 32 bytes of each.
+    width: Int, //, type: StaticString, adds: Bool
+](weights_at: UInt32, rows_at: UInt32, mut sums: Accumulator[width]):
+    """Starts the products of 64 rows of weights and some rows of A, 32 bytes of each.
 
     It adds them to the sums, or begins anew. Addresses are lower words of descriptors.
     """
-    _start[_product[type, tokens, adds, False](), 0, tokens]({weights_at, 0, 0, 0}, tokens_at, sums)
+    _start[_product[type, width, adds, False](), 0, width]({weights_at, 0, 0, 0}, rows_at, sums)
 
 
 @always_inline
 def multiply_fragment[
     rows: Int, //, type: StaticString, adds: Bool, first: Int = 0, count: Int = rows
-](weights: SIMD[DType.uint32, 4], tokens_at: UInt32, mut sums: Accumulator[rows]):
+](weights: SIMD[DType.uint32, 4], rows_at: UInt32, mut sums: Accumulator[rows]):
     """The same with weights in registers, for `count` rows of A from `first` on.
 
     A lane has of its two rows four bytes each, and of what is 16 bytes behind them too.
     """
-    _start[_product[type, count, adds, True](), first, count](weights, tokens_at, sums)
+    _start[_product[type, count, adds, True](), first, count](weights, rows_at, sums)
 
 
 @always_inline
 def _start[
-    rows: Int, //, TEXT: String, first: Int, tokens: Int
-](weights: SIMD[DType.uint32, 4], tokens_at: UInt32, mut sums: Accumulator[rows]):
+    rows: Int, //, TEXT: String, first: Int, width: Int
+](weights: SIMD[DType.uint32, 4], rows_at: UInt32, mut sums: Accumulator[rows]):
     """Starts an instruction of `_product`."""
-    comptime COUNT = tokens // 2
+    comptime COUNT = width // 2
     comptime PART = first // 2 // PART_SUMS
     comptime CONSTRAINTS = "=f," * COUNT + "r,r,r,r,r," + _operands[0, COUNT, ""]()
     # fmt: off
-    comptime if tokens == 16:
+    comptime if width == 16:
         var a = sums[PART]
         var d = inlined_assembly[
             TEXT,
@@ -126,12 +126,12 @@ def _start[
             constraints=CONSTRAINTS,
             has_side_effect=True,
         ](
-            weights[0], weights[1], weights[2], weights[3], tokens_at,
+            weights[0], weights[1], weights[2], weights[3], rows_at,
             a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
         )
         comptime for i in range(COUNT):
             sums[PART][i] = d[i]
-    elif tokens == 32:
+    elif width == 32:
         var a = sums[PART]
         var d = inlined_assembly[
             TEXT,
@@ -142,13 +142,13 @@ def _start[
             constraints=CONSTRAINTS,
             has_side_effect=True,
         ](
-            weights[0], weights[1], weights[2], weights[3], tokens_at,
+            weights[0], weights[1], weights[2], weights[3], rows_at,
             a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
             a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
         )
         comptime for i in range(COUNT):
             sums[PART][i] = d[i]
-    elif tokens == 64:
+    elif width == 64:
         var a = sums[PART]
         var d = inlined_assembly[
             TEXT,
@@ -161,7 +161,7 @@ def _start[
             constraints=CONSTRAINTS,
             has_side_effect=True,
         ](
-            weights[0], weights[1], weights[2], weights[3], tokens_at,
+            weights[0], weights[1], weights[2], weights[3], rows_at,
             a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
             a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
             a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23],
@@ -186,7 +186,7 @@ def _start[
             constraints=CONSTRAINTS,
             has_side_effect=True,
         ](
-            weights[0], weights[1], weights[2], weights[3], tokens_at,
+            weights[0], weights[1], weights[2], weights[3], rows_at,
             a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7],
             a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15],
             a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23],
@@ -219,9 +219,9 @@ def multiply_add_here(x: Float32, y: Float32, addend: Float32) -> Float32:
 
 
 @always_inline
-def settle_sums[tokens: Int, //](mut sums: Accumulator[tokens]):
+def settle_sums[width: Int, //](mut sums: Accumulator[width]):
     """Keeps sums from being read before the wait that precedes this."""
-    comptime for i in range(tokens // 2):
+    comptime for i in range(width // 2):
         comptime part, at = divmod(i, PART_SUMS)
         sums[part][at] = inlined_assembly["", Float32, constraints="=f,0", has_side_effect=True](
             sums[part][at]

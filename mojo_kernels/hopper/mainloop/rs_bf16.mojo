@@ -24,7 +24,7 @@ from ..instructions.shared_memory import arrive, store_word, wait_phase
 from ..instructions.warp import lane_here
 from ..instructions.wgmma import (
     Accumulator,
-    MAX_INSTRUCTION_TOKENS,
+    MAX_INSTRUCTION_ROWS,
     UNIT_BYTES,
     lower_word,
     multiply_fragment,
@@ -164,7 +164,7 @@ def _issue[
 
     Rows are split among instructions, each with its part of the sums; K takes two steps.
     """
-    comptime AT_ONCE = min(rows, MAX_INSTRUCTION_TOKENS)
+    comptime AT_ONCE = min(rows, MAX_INSTRUCTION_ROWS)
     comptime COUNT = AT_ONCE if rows % AT_ONCE == 0 else AT_ONCE // 2
     comptime STAGE = row_major[rows, ROW_BYTES // NUMBER_BYTES]()
     comptime for k_step in range(BLOCK // INSTRUCTION_K):

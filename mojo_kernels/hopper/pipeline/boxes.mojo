@@ -22,7 +22,7 @@ from ..instructions.shared_memory import (
     wait_phase,
 )
 from ..instructions.warp import keep_branch, lane_here
-from ..shapes import ENTRIES, GROUPS, MARK_WORDS, PART_COLUMNS, PART_TOKENS, ROW_BYTES, columns_of
+from ..shapes import ENTRIES, GROUPS, MARK_WORDS, PART_COLUMNS, PART_ROWS, ROW_BYTES, columns_of
 from ..gemm_operands import BATCH, LIFT, SsOperands, UNLIFT
 from ..scheduler import DenseScheduler, TileScheduler, WorkTile
 from .slots import TileFacts, store_float
@@ -89,7 +89,7 @@ struct FilledTile[Operands: SsOperands, rows: Int](TrivialRegisterPassable):
         var found = Self(operands, tile.row, tile.column, 0, 0)
         comptime for i in range(LANE_ENTRIES):
             comptime first = 32 * i % Self.rows
-            found.row_places[i] = operands.token_place(tile.row + UInt32(first) + lane_here())
+            found.row_places[i] = operands.row_place(tile.row + UInt32(first) + lane_here())
         comptime for i in range(PARTS):
             comptime first = PART_COLUMNS * i % columns_of(Self.rows)
             found.part_places[i] = operands.column_place(tile.column + UInt32(first))
@@ -103,13 +103,13 @@ struct FilledTile[Operands: SsOperands, rows: Int](TrivialRegisterPassable):
             loaded[stage] = Loaded(0, 1)
         comptime for i in range(LANE_ENTRIES):
             comptime if in_batches:
-                var factors = self.operands.token_batch(self.row_places[i], first)
+                var factors = self.operands.row_batch(self.row_places[i], first)
                 comptime for stage in range(Self.COUNT):
                     loaded[stage].of_rows[i] = factors[stage]
             else:
                 comptime for stage in range(Self.COUNT):
                     var step = min(first + UInt32(stage), last)
-                    loaded[stage].of_rows[i] = self.operands.token_factor(self.row_places[i], step)
+                    loaded[stage].of_rows[i] = self.operands.row_factor(self.row_places[i], step)
         comptime if Self.Operands.SCALING == Scaling.TILES:
             if self.operands.has_tiles():
                 comptime for stage in range(Self.COUNT):
@@ -255,7 +255,7 @@ def put_rows[
     comptime for i in range(LANE_ENTRIES):
         var factor = loaded.of_rows[i]
         comptime if Operands.SCALING == Scaling.TILES:
-            factor *= lifted[32 * i // PART_TOKENS]
+            factor *= lifted[32 * i // PART_ROWS]
             found.largest[i] = max(found.largest[i], abs(factor))
         else:
             found.largest[i] = factor
@@ -297,7 +297,7 @@ def put_marks(ring: SsRing[_], operands: Some[SsOperands], found: Found):
     var slot = slot_of(ring)
     var word = UInt32(0)
     comptime for i in range(slot.ROW_WORDS):
-        var marks = vote[DType.uint32](operands.loses_token(found.largest[i]))
+        var marks = vote[DType.uint32](operands.loses_row(found.largest[i]))
         word = marks if lane_here() == UInt32(i) else word
     comptime for i in range(slot.COLUMN_WORDS):
         var marks = vote[DType.uint32]((found.columns >> UInt32(i)) % 2 == 1)

@@ -325,7 +325,7 @@ def copy_rows[
     Scheduler: TileScheduler, layout: RsLayout, //
 ](var ring: RsRing[layout], scheduler: Scheduler, operands: Some[RsOperands]):
     """Copies the rows of A of all stages when they are prepared, and factors; a thread calls it."""
-    var rows = operands.tokens()
+    var rows = operands.rows_of_a()
     var index = scheduler.first()
     var corner = Corner(0)
     comptime if not Scheduler.IS_LIST:

@@ -23,7 +23,7 @@ from ..shapes import (
     HEADER_BYTES,
     PART_BYTES,
     PART_COLUMNS,
-    PART_TOKENS,
+    PART_ROWS,
     ROW_BYTES,
     RsLayout,
     TILES,
@@ -101,9 +101,9 @@ struct SsStage[rows: Int](Stage):
     @always_inline
     def rows_of(self, group: UInt32) -> UInt32:
         """Returns where the rows of A of a consumer are."""
-        comptime if Self.rows == PART_TOKENS:
+        comptime if Self.rows == PART_ROWS:
             return self.base
-        return self.base + group * UInt32(PART_TOKENS * ROW_BYTES)
+        return self.base + group * UInt32(PART_ROWS * ROW_BYTES)
 
     @always_inline
     def weights_of(self, group: UInt32) -> UInt32:

@@ -43,10 +43,10 @@ from ..instructions.shared_memory import any_thread
 from ..instructions.warp import keep_branch
 from ..layout import K_LANES
 from ..codec import (
-    TokenPairs,
+    RowPairs,
     load_chunk,
     load_neighbours,
-    load_token,
+    load_row,
     pairs_of_neighbours,
 )
 from ..routing import Lists
@@ -65,7 +65,7 @@ struct BF16Stages(KernelStruct):
     ]
     """[tile of rows, step, part of its rows, pair]."""
 
-    var tokens: DevicePointer[DType.uint8]
+    var first: DevicePointer[DType.uint8]
     """The first stage."""
     var flags: DevicePointer[DType.uint8]
 
@@ -73,7 +73,7 @@ struct BF16Stages(KernelStruct):
     def stages(self, num_steps: UInt32, tile_rows: UInt32) -> Self.Parts:
         """Views tiles of so many rows."""
         var parts = Coord((NO_END, Int(num_steps), Int(tile_rows) * PARTS, Idx[WORD_PAIRS]))
-        return Self.Parts(self.tokens.unsafe_bitcast[UInt32](), row_major(parts))
+        return Self.Parts(self.first.unsafe_bitcast[UInt32](), row_major(parts))
 
     @always_inline
     def row_flags(self, k: UInt32) -> Matrix[DType.uint8]:
@@ -139,7 +139,7 @@ def prepare_bf16_rows(
     var row_chunks = k // UInt32(CHUNK)
     # Whole quads of lanes are in or out of range; those outside repeat a block.
     var last = row_chunks - UInt32(K_LANES) + first % UInt32(K_LANES)
-    var loaded = Array[TokenPairs, THREAD_CHUNKS](uninitialized=True)
+    var loaded = Array[RowPairs, THREAD_CHUNKS](uninitialized=True)
     if not a.is_encoded() and a.dtype == BFLOAT16:
         var neighbours = Array[Pairs, THREAD_CHUNKS](uninitialized=True)
         comptime for i in range(THREAD_CHUNKS):
@@ -149,7 +149,7 @@ def prepare_bf16_rows(
     else:
         keep_branch()
         comptime for i in range(THREAD_CHUNKS):
-            loaded[i] = load_token(a, row, min(first + UInt32(i * THREADS), last))
+            loaded[i] = load_row(a, row, min(first + UInt32(i * THREADS), last))
     var overflow = False
     var num_steps = num_steps_of(k)
     var to = stages.stages(num_steps, tile_rows)

@@ -18,7 +18,7 @@ from ...numbers.scales import E8M0_NAN
 from ...simt.arguments import Result, Weights
 from ...simt.instructions import multiply_add
 from ...simt.views import flat_of
-from ..epilogue.fallback import TokenOctet
+from ..epilogue.fallback import RowOctet
 from ..instructions.packed import pick_bytes
 from ..instructions.warp import any_lane, lane_here
 from ..layout import BLOCK, K_LANES, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
@@ -45,7 +45,7 @@ def store_fallback[
     k: UInt32,
     w: Weights,
     result: Result,
-    tokens: TokenOctet,
+    octet: RowOctet,
     first_column: UInt32,
 ):
     """Stores those of some rows and sixteen columns; a warp calls it.
@@ -55,19 +55,19 @@ def store_fallback[
     if first_column >= result.columns:
         return
     var row_lane, k_lane = divmod(lane_here(), UInt32(K_LANES))
-    var token_misses = SIMD[DType.bool, ROWS](fill=False)
+    var a_misses = SIMD[DType.bool, ROWS](fill=False)
     var weight_misses = SIMD[DType.bool, ROWS](fill=False)
     comptime for i in range(ROWS):
-        var row = min(tokens.row(2 * k_lane + UInt32(i)), tokens.end - 1)
-        token_misses[i] = exponents.of_a()[Int(row)] == NO_EXPONENT
+        var row = min(octet.row(2 * k_lane + UInt32(i)), octet.end - 1)
+        a_misses[i] = exponents.of_a()[Int(row)] == NO_EXPONENT
         var column = min(first_column + row_lane + UInt32(OCTET * i), result.columns - 1)
         weight_misses[i] = exponents.of_b()[Int(column)] == NO_EXPONENT
-    if not any_lane(token_misses.reduce_or() or weight_misses.reduce_or()):
+    if not any_lane(a_misses.reduce_or() or weight_misses.reduce_or()):
         return
 
     var num_blocks = k // UInt32(BLOCK)
-    var token = min(tokens.row(row_lane), tokens.end - 1)
-    var token_exponent = exponents.of_a()[Int(token)].cast[DType.uint32]()
+    var a_row = min(octet.row(row_lane), octet.end - 1)
+    var a_exponent = exponents.of_a()[Int(a_row)].cast[DType.uint32]()
     # A lane's two rows in the tile of 32, of which it has four.
     var tile, in_tile = divmod(first_column, UInt32(TILE_ROWS))
     var first_row = in_tile // UInt32(ROW_LANES)
@@ -79,11 +79,11 @@ def store_fallback[
     var sums = SIMD[DType.float64, SUMS](0)
     for step in range(left.num_steps):
         var words = Array[SIMD[DType.uint32, ROWS], STEP_BLOCKS](uninitialized=True)
-        var token_bytes = Array[SIMD[DType.uint32, PARTS], STEP_BLOCKS](uninitialized=True)
+        var a_bytes = Array[SIMD[DType.uint32, PARTS], STEP_BLOCKS](uninitialized=True)
         var row_scales = SIMD[DType.uint32, STEP_BLOCKS]()
-        var block_exponents = SIMD[DType.uint32, STEP_BLOCKS](token_exponent)
+        var block_exponents = SIMD[DType.uint32, STEP_BLOCKS](a_exponent)
         comptime for i in range(STEP_BLOCKS):
-            # The last block stands in for those past the end, where tokens are zeros.
+            # The last block stands in for those past the end, where rows of A are zeros.
             var block = Int(min(step * UInt32(STEP_BLOCKS) + UInt32(i), num_blocks - 1))
             words[i] = flat_of(codes.unsafe_offset(block * (TILE_BYTES // 4))).load[
                 width=ROWS, alignment=4 * ROWS
@@ -91,28 +91,28 @@ def store_fallback[
             row_scales[i] = scales[unsafe_offset=block * ROW_LANES] >> (8 * first_row)
             var first_part, word = order.place_of(UInt32(i), k_lane)
             comptime for part in range(PARTS):
-                var at = left.part(token, step, first_part + UInt32(part)).unsafe_bitcast[UInt32]()
-                token_bytes[i][part] = at[unsafe_offset=Int(word)]
-            if token_exponent == NO_EXPONENT.cast[DType.uint32]():
-                block_exponents[i] = exponents.of_blocks(k)[Int(token), block].cast[DType.uint32]()
+                var at = left.part(a_row, step, first_part + UInt32(part)).unsafe_bitcast[UInt32]()
+                a_bytes[i][part] = at[unsafe_offset=Int(word)]
+            if a_exponent == NO_EXPONENT.cast[DType.uint32]():
+                block_exponents[i] = exponents.of_blocks(k)[Int(a_row), block].cast[DType.uint32]()
         comptime for i in range(STEP_BLOCKS):
-            var of_block = sums_of_block(words[i], token_bytes[i])
+            var of_block = sums_of_block(words[i], a_bytes[i])
             var of_rows = SIMD[DType.float64, ROWS]()
-            var of_tokens = SIMD[DType.float64, ROWS]()
+            var of_a = SIMD[DType.float64, ROWS]()
             comptime for j in range(ROWS):
                 of_rows[j] = factor_under((row_scales[i] >> UInt32(8 * j)) & 0xFF)
                 var lane = UInt32(K_LANES) * (2 * k_lane + UInt32(j))
-                of_tokens[j] = factor_under(shuffle_idx(block_exponents[i], lane))
+                of_a[j] = factor_under(shuffle_idx(block_exponents[i], lane))
             comptime for at in range(SUMS):
-                var factor = of_rows[at // ROWS] * of_tokens[at % ROWS]
+                var factor = of_rows[at // ROWS] * of_a[at % ROWS]
                 sums[at] += of_block[at].cast[DType.float64]() * factor
 
     comptime for row in range(ROWS):
         comptime for j in range(ROWS):
-            if token_misses[j] or weight_misses[row]:
-                var of_row = tokens.row(2 * k_lane + UInt32(j))
+            if a_misses[j] or weight_misses[row]:
+                var of_row = octet.row(2 * k_lane + UInt32(j))
                 var column = first_column + row_lane + UInt32(OCTET * row)
-                if of_row < tokens.end and column < result.columns:
+                if of_row < octet.end and column < result.columns:
                     result.store[1, 1](
                         Int(of_row),
                         Int(column),
@@ -122,9 +122,10 @@ def store_fallback[
 
 @always_inline
 def sums_of_block(
-    weights: SIMD[DType.uint32, ROWS], token: SIMD[DType.uint32, PARTS]
+    weights: SIMD[DType.uint32, ROWS], a_row: SIMD[DType.uint32, PARTS]
 ) -> SIMD[DType.float32, SUMS]:
-    """Returns a lane's sums over a block: of codes of two rows of weights, of bytes of a token."""
+    """Returns a lane's sums over a block: of codes of two rows of weights, of bytes of a row of A.
+    """
     comptime ANY = UInt32(EXPONENT_OF_ONE)
     # Each block has its own exponent: its scale.
     var first = E5M2Table.under(ANY).bytes(weights[0], ANY)
@@ -133,7 +134,7 @@ def sums_of_block(
     comptime for part in range(PARTS):
         var upper, lower = halves_of(first[part]), halves_of(second[part])
         sums = multiply_add["f16"](
-            {upper[0], lower[0], upper[1], lower[1]}, halves_of(token[part]), sums
+            {upper[0], lower[0], upper[1], lower[1]}, halves_of(a_row[part]), sums
         )
     return sums
 

@@ -22,7 +22,7 @@ from ...simt.arguments import Activations, Result, Weights
 from ...simt.codec import Chunk, amax_of_lanes, is_nan_scale
 from ...simt.host import CHUNK
 from ...simt.views import flat_of
-from ..epilogue.fallback import TokenOctet, compute_marked
+from ..epilogue.fallback import RowOctet, compute_marked
 from ..gemm_operands import BATCH, LOG_LIFT, SsOperands
 from ..host.gemm import Scaling
 from ..host.workspace import LANE_CHUNKS, PREPARE_WARPS as WARPS
@@ -122,11 +122,11 @@ struct FloatOperands[scaling: Scaling](KernelStruct, SsOperands):
     var right: FloatScales
 
     @always_inline
-    def token_place(self, row: UInt32) -> UInt32:
+    def row_place(self, row: UInt32) -> UInt32:
         return self.left.of_row(row)
 
     @always_inline
-    def token_factor(self, place: UInt32, step: UInt32) -> Float32:
+    def row_factor(self, place: UInt32, step: UInt32) -> Float32:
         return self.left.load(place, step)
 
     @always_inline
@@ -134,7 +134,7 @@ struct FloatOperands[scaling: Scaling](KernelStruct, SsOperands):
         return self.left.lie_in_batches(step)
 
     @always_inline
-    def token_batch(self, place: UInt32, step: UInt32) -> SIMD[DType.float32, BATCH]:
+    def row_batch(self, place: UInt32, step: UInt32) -> SIMD[DType.float32, BATCH]:
         return self.left.load_batch(place, step)
 
     @always_inline
@@ -150,7 +150,7 @@ struct FloatOperands[scaling: Scaling](KernelStruct, SsOperands):
         return self.right.row_blocks > 1
 
     @always_inline
-    def loses_token(self, factor: Float32) -> Bool:
+    def loses_row(self, factor: Float32) -> Bool:
         comptime if Self.scaling == Scaling.TILES:
             return is_too_large(factor)
         return False
@@ -160,9 +160,9 @@ struct FloatOperands[scaling: Scaling](KernelStruct, SsOperands):
         return is_extreme(factor)
 
     @always_inline
-    def scale(self, sum: Float32, of_token: Float32, of_weight: Float32) -> Float32:
-        # The token's last: only C itself may be too large or too small.
-        return sum * of_weight * of_token
+    def scale(self, sum: Float32, of_row: Float32, of_weight: Float32) -> Float32:
+        # That of the row of A last: only C itself may be too large or too small.
+        return sum * of_weight * of_row
 
     @always_inline
     def store_marked(
@@ -176,8 +176,8 @@ struct FloatOperands[scaling: Scaling](KernelStruct, SsOperands):
         of_rows: UInt32,
         of_columns: UInt32,
     ):
-        var tokens = TokenOctet(first_row, end_row)
-        compute_marked[Plain](a, w, result, tokens, first_column, of_rows, of_columns)
+        var octet = RowOctet(first_row, end_row)
+        compute_marked[Plain](a, w, result, octet, first_column, of_rows, of_columns)
 
 
 # Floats on their way to codes.

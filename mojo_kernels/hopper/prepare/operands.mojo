@@ -20,7 +20,7 @@ from ...numbers.floats import FLOAT_TYPES, float_code
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.codec import f32_of_scale
 from ...simt.views import flat_of
-from ..epilogue.fallback import TokenOctet, compute_marked
+from ..epilogue.fallback import RowOctet, compute_marked
 from ..gemm_operands import BlockFacts, MARK, RsOperands, SsOperands, StagedRows, Words
 from ..host.gemm import Scaling
 from ..host.workspace import MANY_CHUNKS, MAX_CHUNKS, PreparedPlaces
@@ -97,16 +97,16 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
     var num_b_rows: UInt32
 
     @staticmethod
-    def at(m: Int, n: Int, k: Int, tokens: Int, address: Int) -> Self:
+    def at(m: Int, n: Int, k: Int, tile_rows: Int, address: Int) -> Self:
         """Returns the rows of a product in a workspace, those of A in tiles of so many rows.
 
         Where B is there too, both sides have tiles of a row: rows as they lie, for tensor maps.
         """
         var rows = m if Self.HAS_A else 0
         var row_bytes = Self.NUMBER_BYTES * k
-        var places = PreparedPlaces.of(rows, n, row_bytes, tokens, has_weights=Self.in_workspace)
+        var places = PreparedPlaces.of(rows, n, row_bytes, tile_rows, has_weights=Self.in_workspace)
         return Self(
-            StagedRows.at(address, row_bytes, rows, 1 if Self.in_workspace else tokens),
+            StagedRows.at(address, row_bytes, rows, 1 if Self.in_workspace else tile_rows),
             StagedRows.at(address + places.b_rows, row_bytes, n, 1),
             SharedExponents.at(places, address),
             StageFactors.at(places, address),
@@ -137,7 +137,7 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
             _ = inspect_tile[Self.operand, Self.bits](b.w, self.exponents, tile, k, cta)
 
     @always_inline
-    def tokens(self) -> StagedRows:
+    def rows_of_a(self) -> StagedRows:
         return self.left
 
     @always_inline
@@ -173,9 +173,9 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
             return {upper[0], lower[0], upper[1], lower[1]}
 
     @always_inline
-    def factors_of(self, token: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
+    def factors_of(self, row: UInt32, step: UInt32) -> DevicePointer[DType.float32]:
         comptime if Self.IS_E4M3:
-            return self.factors.of(token, step)
+            return self.factors.of(row, step)
         return device_pointer[DType.float32](0)
 
     @staticmethod
@@ -196,21 +196,21 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
         return self._factor_under(self.exponents.of_b()[row])
 
     @always_inline
-    def of_token(self, row: Int) -> Float32:
+    def of_row(self, row: Int) -> Float32:
         comptime if Self.IS_E5M2:
             return self._factor_under(self.exponents.of_a()[row])
         return 1
 
     @always_inline
-    def scale(self, sum: Float32, of_token: Float32, of_weight: Float32) -> Float32:
+    def scale(self, sum: Float32, of_row: Float32, of_weight: Float32) -> Float32:
         comptime if Self.IS_BF16:
             return sum
         comptime if Self.IS_E5M2:
-            return sum * (of_weight * of_token)
-        return sum * of_weight * of_token
+            return sum * (of_weight * of_row)
+        return sum * of_weight * of_row
 
     @always_inline
-    def mark_of_token(self, row: UInt32) -> Bool:
+    def mark_of_row(self, row: UInt32) -> Bool:
         return self.exponents.of_a()[Int(row)] == NO_EXPONENT
 
     @always_inline
@@ -219,11 +219,11 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
         return self.exponents.of_b()[Int(of_lane)] == NO_EXPONENT
 
     @always_inline
-    def token_place(self, row: UInt32) -> UInt32:
+    def row_place(self, row: UInt32) -> UInt32:
         return min(row, self.num_a_rows - 1)
 
     @always_inline
-    def token_factor(self, place: UInt32, step: UInt32) -> Float32:
+    def row_factor(self, place: UInt32, step: UInt32) -> Float32:
         comptime if Self.IS_E5M2:
             return self._factor_or_mark(self.exponents.of_a()[Int(place)])
         elif Self.IS_E4M3:
@@ -245,7 +245,7 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
         return False
 
     @always_inline
-    def loses_token(self, factor: Float32) -> Bool:
+    def loses_row(self, factor: Float32) -> Bool:
         comptime if Self.IS_E5M2:
             return factor == MARK
         elif Self.IS_E4M3:
@@ -268,11 +268,11 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
         of_rows: UInt32,
         of_columns: UInt32,
     ):
-        var tokens = TokenOctet(first_row, end_row)
+        var octet = RowOctet(first_row, end_row)
         comptime if Self.IS_E5M2:
             if of_rows | of_columns != 0 and first_row < end_row:
                 store_fallback[Self.ORDER](
-                    self.left, self.exponents, UInt32(a.k), w, result, tokens, first_column
+                    self.left, self.exponents, UInt32(a.k), w, result, octet, first_column
                 )
         else:
-            compute_marked[PreshuffledCuda](a, w, result, tokens, first_column, of_rows, of_columns)
+            compute_marked[PreshuffledCuda](a, w, result, octet, first_column, of_rows, of_columns)

@@ -21,10 +21,10 @@ from ..instructions.warp import keep_branch
 from ..layout import K_LANES, OPERANDS
 from ..codec import (
     load_chunk,
-    TokenPairs,
+    RowPairs,
     in_fragment_order,
     load_neighbours,
-    load_token,
+    load_row,
     round_neighbours,
     round_packed,
     rounds_packed,
@@ -115,13 +115,13 @@ struct RowStage[CONFIG: StreamConfig](TrivialRegisterPassable):
             return self.rows.before + row
 
     @always_inline
-    def _load_any(self, row: UInt32, chunk: UInt32, is_aligned: Bool) -> TokenPairs:
+    def _load_any(self, row: UInt32, chunk: UInt32, is_aligned: Bool) -> RowPairs:
         """Loads a chunk as the kind of the activations asks."""
         var at = self.first_chunk + chunk
         comptime if Self.CONFIG.is_grouped:
             return load_chunk(self.a, is_aligned, Int(self._source(row)), at)
         else:
-            return load_token(self.a, self._source(row), at)
+            return load_row(self.a, self._source(row), at)
 
     @always_inline
     def _chunk(self, index: UInt32) -> Tuple[UInt32, UInt32]:
@@ -132,7 +132,7 @@ struct RowStage[CONFIG: StreamConfig](TrivialRegisterPassable):
         return (row, here - row * self.row_chunks)
 
     @always_inline
-    def _store(self, row: UInt32, chunk: UInt32, loaded: TokenPairs) -> Bool:
+    def _store(self, row: UInt32, chunk: UInt32, loaded: RowPairs) -> Bool:
         """Stores a chunk; marks its row, and says so, if bfloat16 cannot hold it."""
         var fragment, in_fragment = divmod(row, UInt32(FRAGMENT_ROWS))
         var block, k_lane = divmod(chunk, UInt32(K_LANES))
@@ -147,10 +147,10 @@ struct RowStage[CONFIG: StreamConfig](TrivialRegisterPassable):
     @always_inline
     def _store_rounded[first: Int](self, loaded: Array[Pairs, Self.LOADS], index: UInt32) -> Bool:
         """Quantizes some chunks, unless they are kept, and stores them."""
-        var rounded = Array[TokenPairs, Self.TOGETHER](uninitialized=True)
+        var rounded = Array[RowPairs, Self.TOGETHER](uninitialized=True)
         if self.a.is_kept():
             comptime for i in range(Self.TOGETHER):
-                rounded[i] = TokenPairs(in_fragment_order(loaded[first + i]), False)
+                rounded[i] = RowPairs(in_fragment_order(loaded[first + i]), False)
         else:
             self._quantize[first](loaded, rounded)
         var overflow = False
@@ -162,7 +162,7 @@ struct RowStage[CONFIG: StreamConfig](TrivialRegisterPassable):
     @always_inline
     def _quantize[
         first: Int
-    ](self, loaded: Array[Pairs, Self.LOADS], mut rounded: Array[TokenPairs, Self.TOGETHER]):
+    ](self, loaded: Array[Pairs, Self.LOADS], mut rounded: Array[RowPairs, Self.TOGETHER]):
         """Rounds some chunks to what their encodings stand for."""
         var scales = Array[UInt32, Self.TOGETHER](fill=0)
         var maxima = Array[UInt32, Self.TOGETHER](fill=0)
@@ -173,7 +173,7 @@ struct RowStage[CONFIG: StreamConfig](TrivialRegisterPassable):
         if all_packed:
             comptime for i in range(Self.TOGETHER):
                 var pairs = round_packed(loaded[first + i], scales[i])
-                rounded[i] = TokenPairs(in_fragment_order(pairs), False)
+                rounded[i] = RowPairs(in_fragment_order(pairs), False)
         else:
             keep_branch()
             comptime for i in range(Self.TOGETHER):

@@ -188,7 +188,7 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
                         )
     raise Error(
         String(
-            "plan: got ", plan.columns // TILE_ROWS, " column tiles for ", plan.tokens,
+            "plan: got ", plan.columns // TILE_ROWS, " column tiles for ", plan.rows,
             " rows, expected more",
         )
     )  # fmt: skip
