@@ -30,6 +30,9 @@ OUT_OF_MEMORY, NO_BINARY, NOT_FOUND, LAUNCH_FAILURE, UNKNOWN = 2, 209, 500, 719,
 MAX_LDS_BYTES = 160 * 1024
 SPILLED_BYTES = {"block_scales": 16}
 """Of a lane: the tile of 256 rows with a tail of K and scales of blocks lacks three registers."""
+SPILLED_SCALARS = {"others": 2}
+"""Ping-pong that encodes float32: the address of its arguments, kept for that of the bias, across the
+main loop and outside of it."""
 MACHINE_GFX950 = 0x4F
 """In the ELF header's flags."""
 SPLIT = (5, 40, 4128)
@@ -362,7 +365,7 @@ def test_every_code_object_is_one_that_the_device_takes(module):
         spilled = SPILLED_BYTES.get(module, 0)
         assert kernel["private_segment_fixed_size"] <= spilled, code.name
         assert 4 * kernel["vgpr_spill_count"] <= spilled, code.name
-        assert kernel["sgpr_spill_count"] == 0, code.name
+        assert kernel["sgpr_spill_count"] <= SPILLED_SCALARS.get(module, 0), code.name
 
 
 @FIRST_KEPT
