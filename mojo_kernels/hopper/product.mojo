@@ -36,7 +36,7 @@ struct Gating(Equatable, TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct WeightTiles(TrivialRegisterPassable):
+struct StageTiles(TrivialRegisterPassable):
     """The tiles of 32 weight rows that a stage has: two neighbours, and two more."""
 
     var first: UInt32
@@ -123,7 +123,7 @@ trait RsProduct(DevicePassable, TrivialRegisterPassable):
         ...
 
     @always_inline
-    def weight_tiles(self, column: UInt32) -> WeightTiles:
+    def weight_tiles(self, column: UInt32) -> StageTiles:
         """Returns the tiles of weight rows that lead to columns from one on."""
         var rows = UInt32(2 if Self.GATING == Gating.NEIGHBOURS else 1)
         var half = UInt32(TILES // 2)
@@ -136,7 +136,7 @@ trait RsProduct(DevicePassable, TrivialRegisterPassable):
                 half = self.half() // UInt32(TILE_ROWS)
         var first = column * rows // UInt32(TILE_ROWS)
         var last = (self.num_weights() - 1) // UInt32(TILE_ROWS)
-        return WeightTiles(first, last - first, half)
+        return StageTiles(first, last - first, half)
 
 
 @fieldwise_init

@@ -71,7 +71,7 @@ struct FixUp[rows: Int](DevicePassable, TrivialRegisterPassable):
         base: UInt32,
         mut sums: Array[SIMD[DType.float32, width], count],
         is_marked: Bool = False,
-    ) -> Found:
+    ) -> FixUpOutcome:
         """Leaves this CTA's part of a tile; if all others are there, sums are whole afterwards.
 
         All threads of a consumer call it, `base` is where their shared memory begins. Warps of any
@@ -95,7 +95,7 @@ struct FixUp[rows: Int](DevicePassable, TrivialRegisterPassable):
                 _ = add_to(at_counter.address, UInt32(MARK))
             found = at_counter.count()
             if found % UInt32(MARK) != others:
-                return Found(False, False)
+                return FixUpOutcome(False, False)
         # The first part begins the tile, the others are the first parts of their CTAs.
         if not parts.begins:
             keep_branch()
@@ -103,7 +103,7 @@ struct FixUp[rows: Int](DevicePassable, TrivialRegisterPassable):
                 _set[i](sums, load_fresh(self.quad(parts.first, 1, i)))
         for cta in range(parts.first + 1, parts.last + 1):
             self._add(cta, sums)
-        return Found(True, found >= UInt32(MARK))
+        return FixUpOutcome(True, found >= UInt32(MARK))
 
     @always_inline
     def _store[
@@ -147,7 +147,7 @@ def _set[
 
 
 @fieldwise_init
-struct Found(TrivialRegisterPassable):
+struct FixUpOutcome(TrivialRegisterPassable):
     """What a CTA finds where it leaves its part of a tile."""
 
     var is_last: Bool

@@ -307,6 +307,22 @@ def test_mojo_imports_point_one_way():
     assert len(list(TopologicalSorter(graph).static_order())) == len(MOJO_FILES)
 
 
+# Rooms that are alike have these in common: one idea, in the form of each.
+OF_ALIKE_ROOMS = {
+    "Choice", "EncodedBlock", "Explanation", "Family", "Plan", "Result", "Ring", "Target", "TileOfC",
+    "TileScheduler",
+}  # fmt: skip
+
+
+def test_the_name_of_a_type_means_one_thing():
+    homes = defaultdict(set)
+    for path in MOJO_FILES:
+        for name in re.findall(r"^(?:struct|trait) (\w+)", path.read_text(), re.MULTILINE):
+            homes[name].add(path)
+    several = {name for name, paths in homes.items() if len(paths) > 1}
+    assert several == OF_ALIKE_ROOMS
+
+
 def test_folders_of_mojo_form_no_circle():
     """What one folder needs of another never needs that folder again: each can be read by itself.
 

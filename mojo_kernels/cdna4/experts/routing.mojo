@@ -89,7 +89,7 @@ struct Ids(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct Found(TrivialRegisterPassable):
+struct SlotsOfExpert(TrivialRegisterPassable):
     """What a wave finds in its stretch."""
 
     var lower: Int32
@@ -261,13 +261,13 @@ def _number(
     var lower, round_slots = Int32(0), ROUTE_WAVES * stretch
     var first = wave * stretch + round_slots
     while first - wave * stretch < ids.slots:
-        lower += Found.of(ids, expert, first, stretch).lower
+        lower += SlotsOfExpert.of(ids, expert, first, stretch).lower
         first += round_slots
 
     var row, size, turn = Int32(0), Int32(0), Int32(0)
     first = wave * stretch
     while first - wave * stretch < ids.slots:
-        var found = Found.of(ids, expert, first, stretch)
+        var found = SlotsOfExpert.of(ids, expert, first, stretch)
         var own = found.list(listed, ids.lane)
         # Waves may read counts while others write the next ones.
         var place = lds.unsafe_offset(Int(turn))

@@ -19,7 +19,7 @@ from ..chip import LANES, LANE_BYTES, SCALE_GROUP_ROWS
 from ..instructions.lds import allocate_lds
 from ..operands.memory import Input, Output, bytes_of, input, listed_row, output, output_bytes
 from ..operands.memory import quotient
-from ..prologue.cooperative import PreparedRows
+from ..prologue.cooperative import RowsToPrepare
 from ..prologue.works import ReorderedScales
 from ..schedules.ping_pong.shape import THREADS, WAVES
 from ..schedules.groups import GroupSizes, GroupTiles
@@ -76,7 +76,7 @@ def order_rows[
     var own_place = (Int(index) * ROWS + Int(wave) * SCALE_GROUP_ROWS) * Int(k_blocks)
     var own = scales.unsafe_offset(own_place)
     var to = output_bytes(own)
-    var all_rows = PreparedRows(bytes_of(plain), to, to, num_encoded, k_blocks, 0)
+    var all_rows = RowsToPrepare(bytes_of(plain), to, to, num_encoded, k_blocks, 0)
     var work = Scales.of(all_rows, own_lds, lane)
     work.start_from(row, Int32(block_idx.y))
     work.complete[0](Int32(block_idx.y))

@@ -35,7 +35,7 @@ comptime _DEVICE = "agent"
 
 
 @fieldwise_init
-struct PreparedRows(TrivialRegisterPassable):
+struct RowsToPrepare(TrivialRegisterPassable):
     """What a wave prepares, and where it goes."""
 
     var source: Bytes
@@ -57,7 +57,7 @@ trait CooperativeWork:
     comptime LDS_BYTES: Int
 
     @staticmethod
-    def of(rows: PreparedRows, lds: Lds, lane: Int32) -> Self:
+    def of(rows: RowsToPrepare, lds: Lds, lane: Int32) -> Self:
         ...
 
     def start(mut self, part: Int32):

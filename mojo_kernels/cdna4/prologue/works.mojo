@@ -23,7 +23,7 @@ from ..operands.memory import OUT_OF_RANGE, Span, quotient
 from ..operands.quantizer import GroupQuantizer
 from ..operands.tiles import FloatTile
 from ..types import ProductTypes
-from .cooperative import FOR_THE_DEVICE, CooperativeWork, PreparedRows
+from .cooperative import FOR_THE_DEVICE, CooperativeWork, RowsToPrepare
 from .shape import PART_BLOCKS, PART_GROUPS
 
 
@@ -56,7 +56,7 @@ struct ReorderedScales[k_tail: Bool](CooperativeWork):
 
     @staticmethod
     @always_inline
-    def of(rows: PreparedRows, lds: Lds, lane: Int32) -> Self:
+    def of(rows: RowsToPrepare, lds: Lds, lane: Int32) -> Self:
         var k_blocks, first_row = rows.k_blocks, rows.first_row
         var pair_bytes = Self.groups_of(k_blocks) * Int32(SCALE_GROUP_BYTES)
         var pairs = quotient[SCALE_GROUP_ROWS](rows.m + Int32(SCALE_GROUP_ROWS - 1))
@@ -135,7 +135,7 @@ struct EncodedGroups[types: ProductTypes, lds_bytes: Int](CooperativeWork):
 
     @staticmethod
     @always_inline
-    def of(rows: PreparedRows, lds: Lds, lane: Int32) -> Self:
+    def of(rows: RowsToPrepare, lds: Lds, lane: Int32) -> Self:
         var x = rows.source.unsafe_bitcast[Scalar[Self.types.floats()]]()
         var floats = Self.Quantizer.Source(x, rows.m, rows.k_blocks * Int32(BLOCK), rows.first_row)
         floats.settle(lane)

@@ -175,7 +175,7 @@ def put_tiles[
     # Every group has a tile.
     while True:
         index = scheduler.after(index)
-        var found = Found(0, 0)
+        var found = Overflows(0, 0)
         var first = scheduler.first_step
         while first + UInt32(COUNT) <= last:
             var there = loaded.copy()
@@ -218,7 +218,7 @@ def put_stage[
     tile: FilledTile[Operands, rows],
     step: UInt32,
     loaded: Loaded,
-    mut found: Found,
+    mut found: Overflows,
 ):
     """Fills the slot of a stage that is not its tile's last one."""
     wait_phase(ring.empty(), ring.parity)
@@ -237,7 +237,7 @@ def say_full(mut ring: SsRing[_]):
 
 
 @fieldwise_init
-struct Found(TrivialRegisterPassable):
+struct Overflows(TrivialRegisterPassable):
     """What a lane has found that float32 sums cannot take, of a tile."""
 
     var largest: Factors
@@ -249,7 +249,7 @@ struct Found(TrivialRegisterPassable):
 @always_inline
 def put_rows[
     rows: Int, //, Operands: SsOperands
-](ring: SsRing[rows], loaded: Loaded, mut found: Found):
+](ring: SsRing[rows], loaded: Loaded, mut found: Overflows):
     """Puts the factors of a lane's rows of A, those of their tiles multiplied in."""
     var lifted = LIFT * loaded.of_parts
     comptime for i in range(LANE_ENTRIES):
@@ -265,7 +265,7 @@ def put_rows[
 @always_inline
 def put_ends[
     rows: Int, Operands: SsOperands, //
-](ring: SsRing[rows], tile: FilledTile[Operands, rows], ends: Ends[rows], mut found: Found,):
+](ring: SsRing[rows], tile: FilledTile[Operands, rows], ends: Ends[rows], mut found: Overflows,):
     """Puts the factors of a lane's columns."""
     var has_ends = tile.has_ends()
     comptime for i in range(columns_of(rows) // 32):
@@ -292,7 +292,7 @@ def load_biases[count: Int](result: Result, column: UInt32) -> SIMD[DType.float3
 
 
 @always_inline
-def put_marks(ring: SsRing[_], operands: Some[SsOperands], found: Found):
+def put_marks(ring: SsRing[_], operands: Some[SsOperands], found: Overflows):
     """Puts the marks of a tile."""
     var slot = slot_of(ring)
     var word = UInt32(0)

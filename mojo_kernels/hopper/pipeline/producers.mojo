@@ -36,7 +36,7 @@ from ..instructions.shared_memory import (
 from ..instructions.warp import keep_branch, keep_here, lane_here
 from ..layout import BLOCK, TILE_BYTES, TILE_ROWS
 from ..gemm_operands import RsOperands, StagedRows
-from ..product import RsProduct, WeightTiles
+from ..product import RsProduct, StageTiles
 from ..scheduler import Corner, TileScheduler, WorkTile
 from ..shapes import BULK_ROWS, FACTOR_BYTES, LANE_BYTES, ROW_BYTES, RsLayout, TILES
 from .stages import RsRing, RsStage
@@ -75,7 +75,7 @@ struct RowsOfA[layout: RsLayout](TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct TileOfB[layout: RsLayout](TrivialRegisterPassable):
+struct WeightTileSource[layout: RsLayout](TrivialRegisterPassable):
     """Codes and scales of a tile of 32 weight rows, from a stage on."""
 
     var codes: DevicePointer[DType.uint8]
@@ -149,7 +149,7 @@ def copy_tiles[
                 continue
         var num_steps = tile.num_steps()
         var of_a = RowsOfA[layout].of[IS_LIST](rows, tile)
-        var of_b = TileOfB[layout].of(
+        var of_b = WeightTileSource[layout].of(
             product.weights(tile.group),
             product.weight_tiles(tile.column).tile(producer),
             k // UInt32(BLOCK),
@@ -173,7 +173,12 @@ def copy_tiles[
 @always_inline
 def fill_first_stages[
     layout: RsLayout, //
-](var ring: RsRing[layout], mut of_b: TileOfB[layout], producer: UInt32, num_steps: UInt32):
+](
+    var ring: RsRing[layout],
+    mut of_b: WeightTileSource[layout],
+    producer: UInt32,
+    num_steps: UInt32,
+):
     """Copies the weights of as many stages as there are, then waits for the grid before."""
     for _ in range(min(num_steps, UInt32(ring.STAGES))):
         of_b.copy(ring, producer)
@@ -219,7 +224,7 @@ def copy_tile[
     mut ring: RsRing[layout],
     mut until: UInt32,
     w: Weights,
-    tiles: WeightTiles,
+    tiles: StageTiles,
     num_blocks: UInt32,
     first_step: UInt32,
     end_step: UInt32,
@@ -293,7 +298,7 @@ def start_codes[
     codes: DevicePointer[DType.uint8],
     num_blocks: UInt32,
     left: UInt32,
-    tiles: WeightTiles,
+    tiles: StageTiles,
 ):
     """Starts copies of the codes of a stage, zeros past those left; a warp calls it."""
     comptime GRANULES = RsStage[layout].BLOCK_GRANULES

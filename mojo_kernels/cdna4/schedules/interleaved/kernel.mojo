@@ -179,12 +179,12 @@ def _multiply_tile[
     """Computes a tile whose loads have begun, with the other workgroups of its tile of C."""
     comptime SPLIT = shape.split_k()
     var m, n = tile.rows.end_row, product.n
-    var meeting_place = workspace
+    var partial_sums = workspace
     comptime if shape.splits > 1:
-        meeting_place = loaded(workspace)
+        partial_sums = loaded(workspace)
     var share = Int32(block_idx.z) if shape.splits > 1 else Int32(0)
     var split_k = SplitK[SPLIT](
-        meeting_place, tile.column + tiles_n * tile.row, tiles_n * tiles_m, share, wave, lane
+        partial_sums, tile.column + tiles_n * tile.row, tiles_n * tiles_m, share, wave, lane
     )
     loop.clear()
     comptime if shape.splits > 1:

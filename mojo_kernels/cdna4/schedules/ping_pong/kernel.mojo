@@ -52,7 +52,13 @@ from ...epilogue.target import Target
 from ...prologue.shape import CooperativeMemory, is_prepared
 from ...types import ProductTypes, has_kernels, unsupported
 from ...prologue.works import EncodedGroups, ReorderedScales
-from ...prologue.cooperative import Cooperative, CooperativeWork, NoPrologue, PreparedRows, Prologue
+from ...prologue.cooperative import (
+    Cooperative,
+    CooperativeWork,
+    NoPrologue,
+    RowsToPrepare,
+    Prologue,
+)
 from .groups import GroupedResult, TileRecord, set_sums
 from .operands import PingPongOperands
 from .shape import COLUMNS, N_TILES, STAGE_BLOCKS, THREADS, WAVES, WAVES_N, grid_of, has_tile
@@ -156,7 +162,7 @@ def gemm_ping_pong[
             var codes = memory.unsafe_offset(parts.codes)
             var own_lds = lds.unsafe_offset(Int(wave) * Work.LDS_BYTES)
             var first_row = tile.row * Int32(Tile.ROWS) + pair * Int32(SCALE_GROUP_ROWS)
-            var rows = PreparedRows(
+            var rows = RowsToPrepare(
                 floats if types.x else own_scales, output_bytes(codes), output_bytes(scales), m,
                 k_blocks, first_row,
             )  # fmt: skip

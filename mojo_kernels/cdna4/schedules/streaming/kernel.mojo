@@ -95,9 +95,9 @@ def multiply_tile[
     var loop = MainLoop(source, weights, lds, wave, lane, first_chunk)
     loop.start()
     # What is needed at the end arrives while the first chunks do.
-    var meeting_place = workspace
+    var partial_sums = workspace
     comptime if shape.splits > 1:
-        meeting_place = loaded(workspace)
+        partial_sums = loaded(workspace)
     var bias = in_registers[DType.float32, SUMS, shape.own_tiles()]()
     comptime for i in range(shape.own_tiles()):
         var n_tile = shape.corner(shape.tile_of(wave, i))[1]
@@ -108,7 +108,7 @@ def multiply_tile[
     loop.finish(chunks_per_wave)
     var groups_x = quotient[Int(COLUMNS)](n + COLUMNS - 1)
     var groups_y = quotient[shape.m_tiles * TILE](m + Int32(shape.m_tiles * TILE - 1))
-    var split_k = SplitK[shape](meeting_place, x + groups_x * y, groups_x * groups_y, z, wave, lane)
+    var split_k = SplitK[shape](partial_sums, x + groups_x * y, groups_x * groups_y, z, wave, lane)
     comptime if shape.splits > 1:
         split_k.announce()
 
