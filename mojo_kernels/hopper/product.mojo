@@ -8,8 +8,7 @@
 compiler takes pointers for those of global memory in structs that have no others inside.
 """
 
-from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
-
+from ..launch.queue import KernelStruct, Passable
 from ..numbers.gates import Gate
 from ..simt.arguments import ExpertWeights, Result, Weights
 from .stream_k import FixUp
@@ -61,7 +60,7 @@ struct StageTiles(TrivialRegisterPassable):
         return pair * self.half + odd
 
 
-trait RsProduct(DevicePassable, TrivialRegisterPassable):
+trait RsProduct(KernelStruct):
     """What a kernel that decodes weights in registers computes."""
 
     comptime ROWS: Int
@@ -70,11 +69,11 @@ trait RsProduct(DevicePassable, TrivialRegisterPassable):
     """Rows that instructions take: of a tile the least that has all of its rows."""
     comptime GATING: Gating
     comptime Scheduler: TileScheduler
-    comptime Matrices: DevicePassable & TrivialRegisterPassable
+    comptime Matrices: Passable
     """The weights."""
-    comptime Output: DevicePassable & TrivialRegisterPassable
+    comptime Output: Passable
     """C, and what becomes of sums on the way."""
-    comptime Order: DevicePassable & TrivialRegisterPassable
+    comptime Order: Passable
     """Where tiles, or parts of them, are found."""
 
     def __init__(out self, w: Self.Matrices, c: Self.Output, cluster: UInt32, order: Self.Order):
@@ -143,7 +142,6 @@ trait RsProduct(DevicePassable, TrivialRegisterPassable):
 struct DenseProduct[rows: Int, schedule: Schedule](RsProduct):
     """The product with one matrix, in tiles of so many rows of A."""
 
-    comptime device_type: AnyType = Self
     comptime ROWS = Self.rows
     comptime WIDTHS: List[Int] = [Self.rows]
     comptime GATING = Gating.NONE
@@ -181,13 +179,6 @@ struct DenseProduct[rows: Int, schedule: Schedule](RsProduct):
     def result(self, tile: WorkTile) -> Result:
         return self.c
 
-    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
-        encoder.encode(self, target)
-
-    @staticmethod
-    def get_type_name() -> String:
-        return "DenseProduct"
-
 
 def widths_of(rows: Int) -> List[Int]:
     """Returns the rows that instructions take of the tiles of a list."""
@@ -203,7 +194,6 @@ def widths_of(rows: Int) -> List[Int]:
 struct GroupedProduct[rows: Int, gating: Gating](RsProduct):
     """The product of each group of rows and its weights; hidden numbers if they are gated."""
 
-    comptime device_type: AnyType = Self
     comptime ROWS = Self.rows
     comptime WIDTHS = widths_of(Self.rows)
     comptime GATING = Self.gating
@@ -261,10 +251,3 @@ struct GroupedProduct[rows: Int, gating: Gating](RsProduct):
     @always_inline
     def result(self, tile: WorkTile) -> Result:
         return self.c.of(tile.row_tile(), self.experts)
-
-    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
-        encoder.encode(self, target)
-
-    @staticmethod
-    def get_type_name() -> String:
-        return "GroupedProduct"

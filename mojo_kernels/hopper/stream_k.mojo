@@ -14,9 +14,8 @@ release, and between its acquire and what they load.
 from layout import Coord
 from max.gpu import thread_idx
 from max.gpu.primitives.warp import broadcast
-from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 
-from ..launch.queue import DevicePointer, device_pointer
+from ..launch.queue import DevicePointer, KernelStruct, device_pointer
 from ..simt.instructions import Quad
 from ..simt.views import flat_of
 from .host.workspace import SLOTS, counter_bytes
@@ -34,10 +33,9 @@ comptime MARK = 1 << 16
 
 
 @fieldwise_init
-struct FixUp[rows: Int](DevicePassable, TrivialRegisterPassable):
+struct FixUp[rows: Int](KernelStruct):
     """Where the parts of tiles of so many rows are."""
 
-    comptime device_type: AnyType = Self
     comptime QUADS = Self.rows * COLUMNS // GROUPS // WARP_GROUP // 4
     """Quads of sums of a thread."""
     comptime BATCH = min(Self.QUADS, 16)
@@ -127,13 +125,6 @@ struct FixUp[rows: Int](DevicePassable, TrivialRegisterPassable):
             comptime for i in range(Self.BATCH):
                 comptime part, at = divmod(4 * (first + i), Int(width))
                 _set[first + i](sums, sums[part].slice[4, offset=at]() + quads[i])
-
-    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
-        encoder.encode(self, target)
-
-    @staticmethod
-    def get_type_name() -> String:
-        return "FixUp"
 
 
 @always_inline

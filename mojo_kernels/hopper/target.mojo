@@ -8,8 +8,8 @@ A row of four columns a lane, of a CTA's 128 weight rows:
 """
 
 from max.gpu.primitives.warp import shuffle_xor
-from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 
+from ..launch.queue import KernelStruct
 from ..numbers.gates import Gate
 from ..simt.arguments import ExpertWeights, Result
 from ..simt.host import bytes_of
@@ -24,10 +24,8 @@ comptime HALF_LANES = 16
 
 
 @fieldwise_init
-struct Target(DevicePassable, TrivialRegisterPassable):
+struct Target(KernelStruct):
     """Where rows go, and what becomes of sums on the way."""
-
-    comptime device_type: AnyType = Self
 
     var rows: Result
     """All rows: of sums, or of hidden numbers."""
@@ -42,13 +40,6 @@ struct Target(DevicePassable, TrivialRegisterPassable):
         self.gate_code = Int32(gate.code)
         self.limit = gate.limit
         self.alpha = gate.alpha
-
-    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
-        encoder.encode(self, target)
-
-    @staticmethod
-    def get_type_name() -> String:
-        return "Target"
 
     @always_inline
     def gate(self) -> Gate:

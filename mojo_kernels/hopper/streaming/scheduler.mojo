@@ -25,10 +25,9 @@ from max.gpu import thread_idx
 from max.gpu.primitives.warp import broadcast, shuffle_idx
 from max.gpu.sync import barrier
 from std.bit import pop_count
-from std.builtin.device_passable import DevicePassable, DeviceTypeEncoder
 
 from ...experts import ExpertsProblem, GroupedProblem, Routing
-from ...launch.queue import device_pointer
+from ...launch.queue import KernelStruct, device_pointer
 from ...problem import Problem
 from ...routing.groups import Groups
 from ...routing.slots import Slots
@@ -103,10 +102,8 @@ struct TileRows(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct StreamScheduler(DevicePassable, TrivialRegisterPassable):
+struct StreamScheduler(KernelStruct):
     """Rows and how they find their experts."""
-
-    comptime device_type: AnyType = Self
 
     var slots: Slots
     """Of rows that are not sorted."""
@@ -157,13 +154,6 @@ struct StreamScheduler(DevicePassable, TrivialRegisterPassable):
     def num_slots(self) -> Int:
         """Returns how many slots have their experts in shared memory."""
         return 0 if self.is_sorted else Int(self.rows)
-
-    def _to_device_type(self, mut encoder: Some[DeviceTypeEncoder], target: MutOpaquePointer[_]):
-        encoder.encode(self, target)
-
-    @staticmethod
-    def get_type_name() -> String:
-        return "StreamScheduler"
 
     @always_inline
     def lay_out[CONFIG: StreamConfig](self, memory: GroupedMemory) -> UInt32:
