@@ -31,8 +31,8 @@ MAX_LDS_BYTES = 160 * 1024
 SPILLED_BYTES = {"block_scales": 16}
 """Of a lane: the tile of 256 rows with a tail of K and scales of blocks lacks three registers."""
 SPILLED_SCALARS = {"others": 2}
-"""Ping-pong that encodes float32: the address of its arguments, kept for that of the bias, across the
-main loop and outside of it."""
+"""Ping-pong that encodes float32: the address of its arguments, kept across the main loop for that
+of the bias, and neither written nor read in it."""
 MACHINE_GFX950 = 0x4F
 """In the ELF header's flags."""
 SPLIT = (5, 40, 4128)

@@ -33,7 +33,7 @@ PIXI = tomllib.loads((ROOT / "pixi.toml").read_text())
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MOJO_FILES = sorted((ROOT / "mojo_kernels").rglob("*.mojo"))
 LONGEST_FILE = 600
-LINE_BUDGET = {"mojo_kernels": 41_600, "python/mx_kernels": 14_850}
+LINE_BUDGET = {"mojo_kernels": 41_610, "python/mx_kernels": 14_850}
 """Lines of all files; raising one takes a reason in the commit."""
 MOST_OF_A_FAILURE = 4000
 """Characters."""
@@ -309,8 +309,8 @@ def test_mojo_imports_point_one_way():
 
 # Rooms that are alike have these in common: one idea, in the form of each.
 OF_ALIKE_ROOMS = {
-    "Choice", "EncodedBlock", "Explanation", "Family", "Plan", "Result", "Ring", "Target", "TileOfC",
-    "TileScheduler",
+    "Choice", "EncodedBlock", "Explanation", "Family", "Plan", "Result", "Ring", "Target",
+    "TileOfC", "TileScheduler",
 }  # fmt: skip
 
 

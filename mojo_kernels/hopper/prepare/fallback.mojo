@@ -124,8 +124,7 @@ def store_fallback[
 def sums_of_block(
     weights: SIMD[DType.uint32, ROWS], a_row: SIMD[DType.uint32, PARTS]
 ) -> SIMD[DType.float32, SUMS]:
-    """Returns a lane's sums over a block: of codes of two rows of weights, of bytes of a row of A.
-    """
+    """Returns a lane's sums over a block: of codes of two weight rows, of bytes of a row of A."""
     comptime ANY = UInt32(EXPONENT_OF_ONE)
     # Each block has its own exponent: its scale.
     var first = E5M2Table.under(ANY).bytes(weights[0], ANY)
