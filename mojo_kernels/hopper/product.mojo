@@ -29,7 +29,6 @@ struct Gating(Equatable, TrivialRegisterPassable):
     comptime NONE = Self(0)
     comptime NEIGHBOURS = Self(1)
     comptime HALVES = Self(2)
-    comptime COUNT = 3
     comptime EITHER = Self(3)
     """Neighbours or halves: known when the kernel runs."""
 

@@ -3,10 +3,16 @@
 from std.math import align_up, ceildiv
 from std.testing import TestSuite, assert_equal, assert_true
 
-from mojo_kernels.hopper.target import Part
+from mojo_kernels.experts import Experts, most_tiles
+from mojo_kernels.hopper.host.moe import ListPlaces, PLACE_MULTIPLE, most_places, tile_rows_of
 from mojo_kernels.hopper.layout import TILE_ROWS as WEIGHT_ROWS
-from mojo_kernels.experts import most_tiles
-from mojo_kernels.hopper.host.moe import PLACE_MULTIPLE, most_places, tile_rows_of
+from mojo_kernels.hopper.product import Gating, GroupedProduct
+from mojo_kernels.hopper.routing import Lists
+from mojo_kernels.hopper.shapes import TILES
+from mojo_kernels.hopper.target import Target
+from mojo_kernels.numbers.gates import Gate
+from mojo_kernels.problem import NO_BIAS, Right
+from mojo_kernels.simt.arguments import ExpertWeights, Result
 
 
 def test_lists_have_room_for_every_way_to_deal_rows() raises:
@@ -42,31 +48,46 @@ def test_tiles_hold_twice_an_experts_share() raises:
             assert_equal(tile_rows, expected)
 
 
-def test_every_tile_of_weights_goes_to_one_group() raises:
-    """Gates and their ups to the same, whether they are neighbours or halves."""
-    comptime tiles_of_group = 4
+def check_each_tile_has_one_cta[gating: Gating](gate: Gate) raises:
+    """Of all numbers of whole tiles of weight rows: each is some CTA's, once, for the right columns.
+    """
+    comptime Product = GroupedProduct[128, gating]
+    var are_halves = gate.is_there() and not gate.is_interleaved()
+    var rows_of_column = 2 if gate.is_interleaved() and gate.is_there() else 1
     for weight_tiles in range(2, 40, 2):
-        for kind in range(3):
-            var is_gated, half = kind > 0, weight_tiles * WEIGHT_ROWS // 2 if kind == 2 else 0
-            var columns = WEIGHT_ROWS * tiles_of_group // (2 if is_gated else 1)
-            var all_columns = WEIGHT_ROWS * weight_tiles // (2 if is_gated else 1)
-            var seen = List[Int](length=weight_tiles, fill=0)
-            for group in range(ceildiv(all_columns, columns)):
-                var part = Part(UInt32(group * columns), UInt32(half))
-                for i in range(tiles_of_group):
-                    var tile = Int(part.weight_tile(UInt32(i), UInt32(WEIGHT_ROWS), is_gated))
-                    # Which columns of the result it makes; those behind the last are not.
-                    var column = group * columns + i * WEIGHT_ROWS // (2 if kind == 1 else 1)
-                    if kind == 2:
-                        column -= columns if i >= tiles_of_group // 2 else 0
-                    if column < all_columns:
-                        assert_true(tile < weight_tiles)
-                        seen[tile] += 1
-                        if kind == 2:
-                            var row = column + (half if i >= tiles_of_group // 2 else 0)
-                            assert_equal(tile, row // WEIGHT_ROWS)
-            for count in seen:
-                assert_equal(count, 1)
+        var weight_rows = weight_tiles * WEIGHT_ROWS
+        var columns = weight_rows // (2 if gate.is_there() else 1)
+        var weights = ExpertWeights(Experts(Right(0, 0, 0, 0), 1, 0, 0, 0, NO_BIAS), weight_rows)
+        var lists = Lists.at(ListPlaces(0, 0, 0, 0, 0, 0, 0), are_gathered=False)
+        var product = Product(weights, Target(Result(0, 0, 1, columns), gate), UInt32(1), lists)
+        var seen = List[Int](length=weight_tiles, fill=0)
+        for column in range(0, columns, Product.TILE_COLUMNS):
+            var tiles = product.weight_tiles(UInt32(column))
+            for i in range(TILES):
+                var tile = Int(tiles.tile(UInt32(i)))
+                assert_equal(tile, Int(tiles.first + tiles.behind(UInt32(i))))
+                assert_true(tile < weight_tiles)
+                # Which columns of the result it makes; those behind the last are not.
+                var is_up = are_halves and i >= TILES // 2
+                var place = i - TILES // 2 if is_up else i
+                var first = column + place * WEIGHT_ROWS // rows_of_column
+                if first < columns:
+                    seen[tile] += 1
+                    var row = first * rows_of_column + (columns if is_up else 0)
+                    assert_equal(tile, row // WEIGHT_ROWS)
+        for count in seen:
+            assert_equal(count, 1)
+
+
+def test_every_tile_of_weights_goes_to_one_cta() raises:
+    """Gates and their ups to the same, whether they are neighbours or halves, known before or not.
+    """
+    var neighbours, halves = Gate(Gate.SWIGLU_OAI, 0, 0), Gate(Gate.SILU, 0, 0)
+    check_each_tile_has_one_cta[Gating.NONE](Gate.NONE)
+    check_each_tile_has_one_cta[Gating.NEIGHBOURS](neighbours)
+    check_each_tile_has_one_cta[Gating.HALVES](halves)
+    check_each_tile_has_one_cta[Gating.EITHER](neighbours)
+    check_each_tile_has_one_cta[Gating.EITHER](halves)
 
 
 def main() raises:
