@@ -49,8 +49,7 @@ def test_tiles_hold_twice_an_experts_share() raises:
 
 
 def check_each_tile_has_one_cta[gating: Gating](gate: Gate) raises:
-    """Of all numbers of whole tiles of weight rows: each is some CTA's, once, for the right columns.
-    """
+    """Of any number of tiles of weight rows each is some CTA's, once, for the right columns."""
     comptime Product = GroupedProduct[128, gating]
     var are_halves = gate.is_there() and not gate.is_interleaved()
     var rows_of_column = 2 if gate.is_interleaved() and gate.is_there() else 1
@@ -80,8 +79,7 @@ def check_each_tile_has_one_cta[gating: Gating](gate: Gate) raises:
 
 
 def test_every_tile_of_weights_goes_to_one_cta() raises:
-    """Gates and their ups to the same, whether they are neighbours or halves, known before or not.
-    """
+    """Gates and their ups to the same, be they neighbours or halves, known before or not."""
     var neighbours, halves = Gate(Gate.SWIGLU_OAI, 0, 0), Gate(Gate.SILU, 0, 0)
     check_each_tile_has_one_cta[Gating.NONE](Gate.NONE)
     check_each_tile_has_one_cta[Gating.NEIGHBOURS](neighbours)
