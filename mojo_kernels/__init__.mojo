@@ -80,6 +80,8 @@ Hopper's builds on the room of any GPU.
         types.mojo            what a kernel is compiled for; the pairs of formats
         arguments.mojo        what a launch tells its kernel, dense or grouped
         moe_shape.mojo        grids of launches for experts, and bytes that they hand over
+        scheduler.mojo        which tile of C: of one group, or of several, from their sizes
+        operations.mojo       what a wave does along K: the words of all schedules
         dispatch.mojo         the launch of what is chosen
         catalogue.mojo        kernels by name, for who has no GPU
         instructions/         the only room that names AMD intrinsics
@@ -97,29 +99,26 @@ Hopper's builds on the room of any GPU.
             shared.mojo           rows that waves share: from memory straight to LDS
             columns.mojo          operands that lie column by column, read transposed
             quantizer.mojo        from floats to codes in memory, a wave's part
-        schedules/            a kernel for each order of a wave's work
-            groups.mojo           tile scheduler: of one group, or of several, from their sizes
-            operations.mojo       what a wave does along K: the words of all orders
-            streaming/            small M: waves share K
-                kernel.mojo           the kernel, which problems, and the launch
-                shape.mojo            how a workgroup cuts its work and its LDS
-                order.mojo            the order of a wave's work, as data
-                main_loop.mojo        a wave along K
-                split_k.mojo          workgroups with parts of K: the fix-up
-            interleaved/          dozens to thousands of rows, from codes: four waves share a tile
-                kernel.mojo           the kernel, which problems, and the launch
-                shape.mojo            how a workgroup cuts its work and its LDS
-                order.mojo            what stands between matrix instructions, as data
-                main_loop.mojo        a wave along K
-                operands.mojo         what a tile takes of both sides
-            ping_pong/            large M: eight waves share a large tile
-                kernel.mojo           the kernel, which problems, and the launch
-                shape.mojo            the size of the tile, and what it means for LDS
-                order.mojo            two groups of waves that take turns, as data
-                main_loop.mojo        a wave along K
-                operands.mojo         what a tile takes of both sides
-                groups.mojo           tiles of groups: their records, and their results
-                fragments.mojo        stages in LDS, and how waves read their fragments
+        streaming/            small M: waves share K
+            kernel.mojo           the kernel, which problems, and the launch
+            shape.mojo            how a workgroup cuts its work and its LDS
+            order.mojo            the order of a wave's work, as data
+            main_loop.mojo        a wave along K
+            split_k.mojo          workgroups with parts of K: the fix-up
+        interleaved/          dozens to thousands of rows, from codes: four waves share a tile
+            kernel.mojo           the kernel, which problems, and the launch
+            shape.mojo            how a workgroup cuts its work and its LDS
+            order.mojo            what stands between matrix instructions, as data
+            main_loop.mojo        a wave along K
+            operands.mojo         what a tile takes of both sides
+        ping_pong/            large M: eight waves share a large tile
+            kernel.mojo           the kernel, which problems, and the launch
+            shape.mojo            the size of the tile, and what it means for LDS
+            order.mojo            two groups of waves that take turns, as data
+            main_loop.mojo        a wave along K
+            operands.mojo         what a tile takes of both sides
+            groups.mojo           tiles of groups: their records, and their results
+            fragments.mojo        stages in LDS, and how waves read their fragments
         prologue/             activations made ready within the kernel
             cooperative.mojo      workgroups that prepare the rows they share
             works.mojo            what they prepare: codes of floats, scales in order

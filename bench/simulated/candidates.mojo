@@ -16,7 +16,7 @@ from products import CODES, FLOATS, Product
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, Listed, Visitor
 from mojo_kernels.cdna4.chip import CUS, TILE
-from mojo_kernels.cdna4.schedules.streaming.shape import StreamingShape
+from mojo_kernels.cdna4.streaming.shape import StreamingShape
 from mojo_kernels.cdna4.host.table import CHOICES
 from mojo_kernels.cdna4.host.plan import Family, Plan
 from mojo_kernels.cdna4.types import ProductTypes
@@ -32,7 +32,7 @@ comptime CU_WAVES = 16
 """More waves for each compute unit pay only where they can hardly be fewer."""
 
 
-def decode_plan(tiles: Tuple[Int, Int], share: Tuple[Int, Int]) -> Plan:
+def streaming_plan(tiles: Tuple[Int, Int], share: Tuple[Int, Int]) -> Plan:
     """Returns a plan with a streaming kernel."""
     var shape = StreamingShape(
         m_tiles=tiles[0],
@@ -107,7 +107,7 @@ struct Candidates(Catalogue):
                 Self.show[plan](visitor)
         comptime for tiles in M_N_TILES:
             comptime for share in WAVES_SPLITS:
-                comptime plan = decode_plan(tiles, share)
+                comptime plan = streaming_plan(tiles, share)
                 comptime if plan.fits(FLOATS) and is_new[plan, len(CHOICES)]():
                     Self.show[plan](visitor)
 

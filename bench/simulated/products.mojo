@@ -1,10 +1,10 @@
 """The kernel of a plan, for bfloat16 and for codes."""
 
 from mojo_kernels.cdna4.catalogue import Listed
-from mojo_kernels.cdna4.schedules.streaming.kernel import StreamingKernel
+from mojo_kernels.cdna4.streaming.kernel import StreamingKernel
 from mojo_kernels.cdna4.host.plan import Family, Plan
-from mojo_kernels.cdna4.schedules.interleaved.kernel import InterleavedKernel
-from mojo_kernels.cdna4.schedules.ping_pong.kernel import PingPongKernel
+from mojo_kernels.cdna4.interleaved.kernel import InterleavedKernel
+from mojo_kernels.cdna4.ping_pong.kernel import PingPongKernel
 from mojo_kernels.cdna4.types import Formats, ProductTypes
 from mojo_kernels.launch.queue import Queue
 from mojo_kernels.numbers.formats import Format

@@ -14,7 +14,7 @@ from std.python.bindings import PythonModuleBuilder
 from ..cdna4.catalogue import Catalogue, Question, Texts
 from ..cdna4.chip import BLOCK, SCALE_GROUP_ROWS
 from ..cdna4.prologue.cooperative import Cooperative
-from ..cdna4.schedules.ping_pong.shape import STAGE_BLOCKS
+from ..cdna4.ping_pong.shape import STAGE_BLOCKS
 from ..cdna4.prologue.shape import COUNTER_BYTES, PART_BLOCKS
 from ..cdna4.types import ADDRESSES
 

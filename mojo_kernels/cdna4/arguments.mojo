@@ -1,7 +1,7 @@
 """What a launch of a product tells its kernel: one record, for one matrix of weights or for several.
 
     dense      C = A @ W.T + bias                       `of` a problem
-    grouped    rows of group g by the weights of g      `of_groups`, see `schedules/groups.mojo`
+    grouped    rows of group g by the weights of g      `of_groups`, see `scheduler.mojo`
 
 The kernels of all schedules take some of it, each in an order in which what it needs first is
 preloaded; a kernel's launcher is the one place that knows the order. `Grouping` is what of it a

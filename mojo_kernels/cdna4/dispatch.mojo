@@ -7,9 +7,9 @@ own `launch` knows the rest. MAX ops and the HIP modules go through `launch` bel
 from ..launch.queue import Queue
 from ..problem import Left, Problem
 from .chip import MAX_TENSOR_BYTES, TILE
-from .schedules.streaming.kernel import StreamingKernel
-from .schedules.interleaved.kernel import InterleavedKernel
-from .schedules.ping_pong.kernel import PingPongKernel
+from .streaming.kernel import StreamingKernel
+from .interleaved.kernel import InterleavedKernel
+from .ping_pong.kernel import PingPongKernel
 from .prepare.quantize import QuantizeKernel
 from .types import ProductTypes, float_bytes
 from .host.plan import Family

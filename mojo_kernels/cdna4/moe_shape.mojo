@@ -1,10 +1,10 @@
 """What is launched for experts, and the bytes that launches hand over: known before they run.
 
-    gemm_streaming         floats                            schedules/streaming
+    gemm_streaming         floats                            streaming
     quantize_rows          floats -> codes, plain scales     prepare/quantize.mojo
-    gemm_interleaved       codes                             schedules/interleaved
+    gemm_interleaved       codes                             interleaved
     order_rows             scales by tiles                   prepare/order.mojo
-    gemm_ping_pong         codes, of large tiles             schedules/ping_pong
+    gemm_ping_pong         codes, of large tiles             ping_pong
     route_slots            rows sorted by expert             routing.mojo
     gate_sums, add_slots                                     experts/slots.mojo
 
@@ -19,9 +19,9 @@ from ..numbers.gates import Gate
 from ..schedule.xcd import XcdBands, XcdColumns
 from .arguments import RECORD
 from .chip import BLOCK, CUS, GROUP_BLOCKS, LANES, QUANTIZED_ROWS, QUANTIZE_WAVES, TILE, WORD_BYTES
-from .schedules.streaming.shape import StreamingShape
-from .schedules.interleaved.shape import InterleavedShape, STAGE_BLOCKS, STAGE_K
-from .schedules.ping_pong.shape import COLUMNS, THREADS, rows_of
+from .streaming.shape import StreamingShape
+from .interleaved.shape import InterleavedShape, STAGE_BLOCKS, STAGE_K
+from .ping_pong.shape import COLUMNS, THREADS, rows_of
 from .prologue.shape import PART_BLOCKS
 from ..launch.grid import Grid
 

@@ -37,7 +37,7 @@ FIRST_TURN = (1, False)
 TURNS = [FIRST_TURN, (0, False), (0, True), (1, True), (2, False), (5, True), (7, True)]
 """The place of a shape among those that a kernel has, so that it has every K and both M, and
 whether memory answers late."""
-DECODE_KERNEL = "cdna4/schedules/streaming/kernel.mojo"
+DECODE_KERNEL = "cdna4/streaming/kernel.mojo"
 PROGRAMS = ("decode", "choices")
 PARTS = 4
 """Of the kernels."""

@@ -12,8 +12,8 @@ from mx_kernels._core.native import gpu_plans
 from tests.cdna4.support import CONTEST
 from tests.hip.kinds import KINDS
 
-DECODE, PREFILL = "cdna4/schedules/streaming/kernel.mojo", "cdna4/schedules/ping_pong/kernel.mojo"
-MIDDLE = "cdna4/schedules/interleaved/kernel.mojo"
+DECODE, PREFILL = "cdna4/streaming/kernel.mojo", "cdna4/ping_pong/kernel.mojo"
+MIDDLE = "cdna4/interleaved/kernel.mojo"
 CLEARED_BYTES = (1 << 24) + (1 << 16)
 """What launches find zero (launch/workspace.mojo)."""
 EXTREMES = itertools.product(
@@ -83,9 +83,7 @@ def test_all_tiles_that_share_k_find_room_to_add_up():
 def test_floats_of_hundreds_of_rows_become_codes_in_a_launch_before(m, n, k):
     codes, floats = (mx.explain(m, n, k, device="gfx950", op=op) for op in ("matmul", "linear"))
     assert floats.quantizes_first and floats.kernel == MIDDLE and floats.cut == codes.cut
-    assert "floats encoded in a launch before, then cdna4/schedules/interleaved/kernel.mojo" in str(
-        floats
-    )
+    assert "floats encoded in a launch before, then cdna4/interleaved/kernel.mojo" in str(floats)
     assert floats.counter_bytes == codes.counter_bytes
     assert floats.workspace_bytes - codes.workspace_bytes >= m * k // 2 + m * k // 32
 
@@ -157,7 +155,7 @@ def test_gfx950_multiplies_floats_like_codes_of_formats_with_float_scales(left, 
             matmul.tile,
             matmul.grid,
         )
-        assert linear.kernel == f"cdna4/schedules/{kernel}/kernel.mojo"
+        assert linear.kernel == f"cdna4/{kernel}/kernel.mojo"
         assert linear.workspace_bytes - matmul.workspace_bytes >= m * 8192, "room for codes"
 
 

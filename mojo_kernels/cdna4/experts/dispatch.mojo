@@ -31,12 +31,12 @@ from ...numbers.rounding import Rounding
 from ...problem import Left
 from ..arguments import GemmArguments, GroupedRows, Grouping, OrderedRows
 from ..chip import MAX_TENSOR_BYTES, TILE
-from ..schedules.streaming.kernel import launch_streaming
+from ..streaming.kernel import launch_streaming
 from ..host.experts import STREAMING_SHAPES, LayerShapes, LayerMemory, LayerTypes
 from ..host.experts import INTERLEAVED_SHAPES, choose_streaming, shape_of, has_shape
 from ..host.plan import has_room
-from ..schedules.interleaved.kernel import launch_interleaved
-from ..schedules.ping_pong.kernel import launch_ping_pong
+from ..interleaved.kernel import launch_interleaved
+from ..ping_pong.kernel import launch_ping_pong
 from ..prepare.quantize import QuantizeKernel
 from ..types import ProductTypes, float_bytes, has_expert_kernels, unsupported
 from ..prepare.order import launch_order

@@ -17,10 +17,10 @@ from std.math import ceildiv
 
 from ...numbers.formats import Format
 from ..chip import BLOCK, CUS, GROUP_TILES, PAIR, TILE, TILE_BLOCKS, TILE_K
-from ..schedules.streaming.shape import StreamingShape
-from ..schedules.interleaved.shape import InterleavedShape, WAVES
-from ..schedules.ping_pong.shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_M, rows_of
-from ..schedules.ping_pong.shape import tile_cycles
+from ..streaming.shape import StreamingShape
+from ..interleaved.shape import InterleavedShape, WAVES
+from ..ping_pong.shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_M, rows_of
+from ..ping_pong.shape import tile_cycles
 from ..types import Formats, ProductTypes, float_bytes
 from .plan import Family, Plan
 

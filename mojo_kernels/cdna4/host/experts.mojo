@@ -14,11 +14,11 @@ from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import ANY
 from ..chip import CUS, TILE, WORD_BYTES
-from ..schedules.streaming.shape import StreamingShape
+from ..streaming.shape import StreamingShape
 from ..arguments import OrderedRows
 from ..moe_shape import code_bytes, encoded_bytes, list_bytes, record_bytes, scale_bytes
 from ..moe_shape import stores_codes
-from ..schedules.interleaved.shape import InterleavedShape, slices_of
+from ..interleaved.shape import InterleavedShape, slices_of
 from ..types import Formats, ProductTypes, float_bytes
 from .plan import has_room
 

@@ -13,8 +13,8 @@ from ...problem import ANY, Left, NO_BIAS, Right
 from ..chip import BLOCK, QUANTIZED_ROWS, QUANTIZE_WAVES
 from ..moe_shape import ROWS, streaming_grid, interleaved_grid, order_grid, ping_pong_grid
 from ..moe_shape import quantize_grid, route_grid, slots_grid
-from ..schedules.interleaved.shape import STAGE_K
-from ..schedules.ping_pong.shape import COLUMNS
+from ..interleaved.shape import STAGE_K
+from ..ping_pong.shape import COLUMNS
 from ..prologue.shape import PART_BLOCKS
 from ..types import Formats, ProductTypes, has_expert_kernels, has_kernels, unsupported
 from .choices import shape_of_experts, row_of, workspace_of
@@ -177,7 +177,7 @@ def _product(
     if _types(formats).orders(m, experts):
         var words = String("prefill", ROWS, "x", COLUMNS)
         return Explained(
-            name, "cdna4/schedules/ping_pong/kernel.mojo", "codes: most groups have hundreds of rows", words,
+            name, "cdna4/ping_pong/kernel.mojo", "codes: most groups have hundreds of rows", words,
             ROWS, COLUMNS, ping_pong_grid(m, n, experts),
         )  # fmt: skip
     var types = _product_types(formats)
@@ -185,7 +185,7 @@ def _product(
     var reason = StaticString("codes: tiles have the rows of most groups")
     var words = String("middle", shape.rows(), "x", shape.columns())
     return Explained(
-        name, "cdna4/schedules/interleaved/kernel.mojo", reason, words, shape.rows(), shape.columns(),
+        name, "cdna4/interleaved/kernel.mojo", reason, words, shape.rows(), shape.columns(),
         interleaved_grid(shape, m, n, experts),
     )  # fmt: skip
 
@@ -203,5 +203,5 @@ def _streaming(name: StaticString, m: Int, n: Int, experts: Int, formats: Format
     elif experts * tile_m < m:
         reason = "an average group has more rows than the largest tile"
     return Explained(
-        name, "cdna4/schedules/streaming/kernel.mojo", reason, shape.name(), tile_m, tile_n, grid
+        name, "cdna4/streaming/kernel.mojo", reason, shape.name(), tile_m, tile_n, grid
     )

@@ -9,10 +9,10 @@
 from ...launch.grid import Grid, Workspace
 from ...numbers.formats import Format
 from ..chip import LDS_BYTES, TILE, TILE_BLOCKS, TILE_K
-from ..schedules.streaming.shape import StreamingLds, StreamingShape
-from ..schedules.interleaved.shape import InterleavedShape, slices_of
-from ..schedules.ping_pong.shape import COLUMNS, STAGE_BLOCKS, grid_of, has_tile, rows_of
-from ..schedules.ping_pong.shape import workspace_of
+from ..streaming.shape import StreamingLds, StreamingShape
+from ..interleaved.shape import InterleavedShape, slices_of
+from ..ping_pong.shape import COLUMNS, STAGE_BLOCKS, grid_of, has_tile, rows_of
+from ..ping_pong.shape import workspace_of
 from ..types import Formats, ProductTypes, float_bytes
 
 
@@ -28,7 +28,7 @@ struct Family(Equatable, TrivialRegisterPassable):
     comptime PING_PONG = Self("ping_pong")
 
     def kernel(self) -> String:
-        return String("cdna4/schedules/", self.name, "/kernel.mojo")
+        return String("cdna4/", self.name, "/kernel.mojo")
 
 
 def has_room(shape: StreamingShape, types: ProductTypes) -> Bool:

@@ -20,8 +20,8 @@ from std.utils.numerics import max_finite
 from ...launch.grid import CLEARED_BYTES, Workspace
 from ...numbers.formats import Format
 from ..chip import CUS, MAX_ROWS
-from ..schedules.streaming.shape import StreamingShape
-from ..schedules.interleaved.shape import InterleavedShape, WAVES, slices_of
+from ..streaming.shape import StreamingShape
+from ..interleaved.shape import InterleavedShape, WAVES, slices_of
 from ..prologue.shape import COUNTER_BYTES
 from ..types import Formats, ProductTypes
 from .plan import Family, Plan

@@ -4,7 +4,7 @@
     order_rows       tiles of groups, their rows, and scales in words that feed four tiles
 
 Rows of codes are gathered, or lie one behind another. Scales lie by tiles: tile t of all groups
-(groups.mojo) has rows 256 * t .. of the layout `preshuffled_cdna4`, of which as many are used as
+(scheduler.mojo) has rows 256 * t .. of the layout `preshuffled_cdna4`, of which as many are used as
 the tile has. The first product of a layer stores those of its hidden numbers in that order.
 """
 
@@ -21,8 +21,8 @@ from ..operands.memory import Input, Output, bytes_of, input, listed_row, output
 from ..operands.memory import quotient
 from ..prologue.cooperative import RowsToPrepare
 from ..prologue.works import ReorderedScales
-from ..schedules.ping_pong.shape import THREADS, WAVES
-from ..schedules.groups import GroupSizes, GroupTiles
+from ..ping_pong.shape import THREADS, WAVES
+from ..scheduler import GroupSizes, GroupTiles
 from ..moe_shape import ROWS, encoded_blocks, order_grid
 
 

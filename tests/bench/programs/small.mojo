@@ -7,7 +7,7 @@ from products import BF16, CODES, EVEN, FLOATS, Product
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, ListedQuantizer, Visitor
-from mojo_kernels.cdna4.schedules.streaming.shape import StreamingShape
+from mojo_kernels.cdna4.streaming.shape import StreamingShape
 from mojo_kernels.cdna4.host.plan import Plan
 from mojo_kernels.numbers.formats import Format
 

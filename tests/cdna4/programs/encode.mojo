@@ -13,7 +13,7 @@ from std.utils import StaticTuple
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, Listed, Visitor
 from mojo_kernels.cdna4.chip import BLOCK, LANES
-from mojo_kernels.cdna4.schedules.streaming.split_k import PART, with_one_nan
+from mojo_kernels.cdna4.streaming.split_k import PART, with_one_nan
 from mojo_kernels.cdna4.operands.encode import encode_block
 from mojo_kernels.cdna4.operands.memory import Input, Output, input, output
 from mojo_kernels.cdna4.types import A, CODES, SCALES

@@ -10,8 +10,8 @@ from std.python import PythonObject
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, ListedProduct, Visitor
-from mojo_kernels.cdna4.schedules.interleaved.kernel import InterleavedKernel
-from mojo_kernels.cdna4.schedules.interleaved.shape import InterleavedShape, slices_of
+from mojo_kernels.cdna4.interleaved.kernel import InterleavedKernel
+from mojo_kernels.cdna4.interleaved.shape import InterleavedShape, slices_of
 from mojo_kernels.cdna4.epilogue.target import NO_BIAS
 from mojo_kernels.cdna4.types import Formats, ProductTypes, name_of
 from mojo_kernels.numbers.formats import Format

@@ -8,8 +8,8 @@ input and no rounding.
 """
 
 from mojo_kernels.cdna4.catalogue import ListedProduct, Visitor
-from mojo_kernels.cdna4.schedules.streaming.kernel import StreamingKernel
-from mojo_kernels.cdna4.schedules.streaming.shape import StreamingShape
+from mojo_kernels.cdna4.streaming.kernel import StreamingKernel
+from mojo_kernels.cdna4.streaming.shape import StreamingShape
 from mojo_kernels.cdna4.epilogue.target import NO_BIAS
 from mojo_kernels.cdna4.types import Formats, ProductTypes
 from mojo_kernels.numbers.rounding import Rounding

@@ -9,7 +9,7 @@ kernel for a K that ends within a stage.
 """
 
 from mojo_kernels.cdna4.catalogue import ListedProduct, Visitor
-from mojo_kernels.cdna4.schedules.ping_pong.kernel import PingPongKernel
+from mojo_kernels.cdna4.ping_pong.kernel import PingPongKernel
 from mojo_kernels.cdna4.types import Formats, ProductTypes, name_of
 from mojo_kernels.numbers.rounding import Rounding
 

@@ -19,21 +19,21 @@ from max.gpu.sync import AMDScheduleBarrierMask, s_waitcnt, s_waitcnt_barrier, s
 from pipeline.types import OpDesc
 from std.memory import bitcast
 
-from ....numbers.scales import Scale
-from ....tiles import RegisterTile, in_registers
-from ...chip import LANE_BYTES, MAX_COUNT, PIECE_BYTES, SUMS, TILE, TILE_BLOCKS, WORD_BYTES
+from ...numbers.scales import Scale
+from ...tiles import RegisterTile, in_registers
+from ..chip import LANE_BYTES, MAX_COUNT, PIECE_BYTES, SUMS, TILE, TILE_BLOCKS, WORD_BYTES
 from ..streaming.split_k import SumsListener, NoListener
-from ...instructions.lds import Lds, PIECE_WORDS, pieces_at, read_pair, read_piece
-from ...instructions.lds import read_word, words_at
-from ...instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, Sums
-from ...instructions.matrix import WordTile, multiply_codes, multiply_tiles
-from ...instructions.memory import scalar_here
-from ...instructions.vector import chosen_bytes, here, zero_of_a_branch
-from ...operands.memory import View, quotient, remainder
-from ...operands.shared import SharedRows, fetch_bytes, store_last
-from ...operands.tiles import exchanged
-from ...operands.weights import WeightCursor, WeightFragments
-from ...types import Formats
+from ..instructions.lds import Lds, PIECE_WORDS, pieces_at, read_pair, read_piece
+from ..instructions.lds import read_word, words_at
+from ..instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, Sums
+from ..instructions.matrix import WordTile, multiply_codes, multiply_tiles
+from ..instructions.memory import scalar_here
+from ..instructions.vector import chosen_bytes, here, zero_of_a_branch
+from ..operands.memory import View, quotient, remainder
+from ..operands.shared import SharedRows, fetch_bytes, store_last
+from ..operands.tiles import exchanged
+from ..operands.weights import WeightCursor, WeightFragments
+from ..types import Formats
 from ..operations import Ops
 from .order import StageOrder
 from .shape import LINES, InterleavedShape, ROW_BYTES, ROW_PIECES, slices_of

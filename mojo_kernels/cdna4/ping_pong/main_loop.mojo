@@ -13,20 +13,20 @@ from pipeline.types import OpDesc
 from std.memory import bitcast
 from std.sys.intrinsics import readfirstlane
 
-from ....numbers.formats import Format
-from ....tiles import in_registers
-from ...chip import LOAD_BYTES, MAX_COUNT, PAIR, SUMS, TILE
-from ...instructions.lds import Lds
-from ...instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, Sums, WordTile
-from ...instructions.matrix import decoded_block, multiply_codes, multiply_floats, multiply_tiles
-from ...instructions.matrix import set_priority
-from ...instructions.vector import zeros_of_a_branch
-from ...instructions.wave import workgroup_barrier
-from ...operands.memory import quotient, remainder
-from ...types import Formats, KEPT
-from ...operands.columns import SharedColumns, settled
-from ...operands.shared import SharedCodes, SharedOperand, SharedRightSide
-from ...operands.shared import SharedScales, SharedWeights
+from ...numbers.formats import Format
+from ...tiles import in_registers
+from ..chip import LOAD_BYTES, MAX_COUNT, PAIR, SUMS, TILE
+from ..instructions.lds import Lds
+from ..instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, Sums, WordTile
+from ..instructions.matrix import decoded_block, multiply_codes, multiply_floats, multiply_tiles
+from ..instructions.matrix import set_priority
+from ..instructions.vector import zeros_of_a_branch
+from ..instructions.wave import workgroup_barrier
+from ..operands.memory import quotient, remainder
+from ..types import Formats, KEPT
+from ..operands.columns import SharedColumns, settled
+from ..operands.shared import SharedCodes, SharedOperand, SharedRightSide
+from ..operands.shared import SharedScales, SharedWeights
 from ..operations import Ops
 from .order import PingPong
 from .shape import A_SCALE_BYTES, COLUMNS, N_TILES, PingPongTile, SCALE_BYTES, SCALE_DEPTH, WAVES

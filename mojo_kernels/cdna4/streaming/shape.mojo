@@ -7,12 +7,12 @@
 
 from std.math import align_up, ceildiv
 
-from ....numbers.formats import Format
-from ....numbers.scales import Scale
-from ...chip import BLOCK, GROUP_TILES, LANES, PAIR, PIECE_BYTES, SUMS, TILE, TILE_BLOCKS, TILE_K
-from ...chip import WORD_BYTES, WORD_SCALES
-from ....schedule.xcd import XcdColumns
-from ....launch.grid import Grid, Workspace
+from ...numbers.formats import Format
+from ...numbers.scales import Scale
+from ..chip import BLOCK, GROUP_TILES, LANES, PAIR, PIECE_BYTES, SUMS, TILE, TILE_BLOCKS, TILE_K
+from ..chip import WORD_BYTES, WORD_SCALES
+from ...schedule.xcd import XcdColumns
+from ...launch.grid import Grid, Workspace
 
 comptime SUM_BYTES = 4 * SUMS
 """Bytes of a lane's sums of a tile of C."""

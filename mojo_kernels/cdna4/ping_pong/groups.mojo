@@ -5,22 +5,22 @@ from std.memory import bitcast
 from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
 
-from ....layouts import PreshuffledCdna4
-from ....numbers.rounding import Rounding
-from ....tiles import in_registers
-from ...arguments import Grouping, RECORD
-from ...chip import BLOCK, SUMS, TILE, WORD_BYTES
-from ..groups import GroupTile, TileOfC
-from ...epilogue.hidden import EXCHANGED, HiddenCodes
-from ...instructions.matrix import SumTile
-from ...instructions.memory import scalar_here
-from ...instructions.vector import anew, copied_here
-from ...instructions.wave import lane_here
-from ...epilogue.gate import QuickGate
-from ...operands.memory import Bytes, Input, Output, OutputBytes, bytes_of, output_bytes
-from ...operands.memory import quotient
-from ...epilogue.target import NO_BIAS, Target
-from ...types import ProductTypes
+from ...layouts import PreshuffledCdna4
+from ...numbers.rounding import Rounding
+from ...tiles import in_registers
+from ..arguments import Grouping, RECORD
+from ..chip import BLOCK, SUMS, TILE, WORD_BYTES
+from ..scheduler import GroupTile, TileOfC
+from ..epilogue.hidden import EXCHANGED, HiddenCodes
+from ..instructions.matrix import SumTile
+from ..instructions.memory import scalar_here
+from ..instructions.vector import anew, copied_here
+from ..instructions.wave import lane_here
+from ..epilogue.gate import QuickGate
+from ..operands.memory import Bytes, Input, Output, OutputBytes, bytes_of, output_bytes
+from ..operands.memory import quotient
+from ..epilogue.target import NO_BIAS, Target
+from ..types import ProductTypes
 from .operands import PingPongOperands
 from .shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_N
 

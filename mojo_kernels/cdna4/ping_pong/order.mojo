@@ -30,7 +30,7 @@ of a small tile is one phase, and LDS holds three.
 
 from pipeline.types import OpDesc
 
-from ...chip import GROUP_TILES
+from ..chip import GROUP_TILES
 from ..operations import Operations, Ops
 from .shape import AHEAD
 

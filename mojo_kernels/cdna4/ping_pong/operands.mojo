@@ -7,14 +7,14 @@
 
 from max.gpu.intrinsics import AMDBufferResource
 
-from ...arguments import Grouping
-from ...chip import TILE, TILE_BLOCKS
-from ..groups import TileOfC
-from ...instructions.lds import Lds
-from ...instructions.memory import scalar_here
-from ...operands.memory import Bytes, quotient
-from ...operands.shared import OperandRows
-from ...types import ProductTypes
+from ..arguments import Grouping
+from ..chip import TILE, TILE_BLOCKS
+from ..scheduler import TileOfC
+from ..instructions.lds import Lds
+from ..instructions.memory import scalar_here
+from ..operands.memory import Bytes, quotient
+from ..operands.shared import OperandRows
+from ..types import ProductTypes
 from .shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_N
 from .main_loop import PingPongLoop
 

@@ -17,26 +17,26 @@ from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
-from ....launch.grid import Grid
-from ....launch.kernel import ProductKernel
-from ....launch.queue import Argument, Queue, argument
-from ....numbers.rounding import Rounding
-from ....problem import Problem
-from ....tiles import in_registers
-from ...arguments import GemmArguments, Grouping
-from ...chip import CUS, LANES, LANE_BYTES, SUMS, TILE
+from ...launch.grid import Grid
+from ...launch.kernel import ProductKernel
+from ...launch.queue import Argument, Queue, argument
+from ...numbers.rounding import Rounding
+from ...problem import Problem
+from ...tiles import in_registers
+from ..arguments import GemmArguments, Grouping
+from ..chip import CUS, LANES, LANE_BYTES, SUMS, TILE
 from ..streaming.split_k import SplitK
-from ..groups import GroupSizes, GroupTiles, OneGroup, TileOfC, TileScheduler
-from ...epilogue.hidden import EXCHANGED, HiddenCodes
-from ...instructions.lds import allocate_lds
-from ...instructions.matrix import set_priority
-from ...instructions.memory import loaded
-from ...instructions.wave import lane_here
-from ...epilogue.gate import QuickGate
-from ...operands.memory import Input, Output, bytes_of, input, output, quotient
-from ...epilogue.row_scales import RowScales
-from ...epilogue.target import Target
-from ...types import Formats, ProductTypes, has_kernels, unsupported
+from ..scheduler import GroupSizes, GroupTiles, OneGroup, TileOfC, TileScheduler
+from ..epilogue.hidden import EXCHANGED, HiddenCodes
+from ..instructions.lds import allocate_lds
+from ..instructions.matrix import set_priority
+from ..instructions.memory import loaded
+from ..instructions.wave import lane_here
+from ..epilogue.gate import QuickGate
+from ..operands.memory import Input, Output, bytes_of, input, output, quotient
+from ..epilogue.row_scales import RowScales
+from ..epilogue.target import Target
+from ..types import Formats, ProductTypes, has_kernels, unsupported
 from .operands import InterleavedOperands
 from .shape import InterleavedShape, STAGE_BLOCKS, STAGE_K, WAVES, slices_of
 

@@ -18,11 +18,11 @@ in memory then, one behind another, all of them: K is at most 8192.
 
 from std.math import ceildiv
 
-from ....launch.grid import Grid, Workspace
-from ....numbers.formats import Format
-from ....schedule.xcd import XcdBands
-from ...chip import BLOCK, CUS, GROUP_BLOCKS, GROUP_TILES, LANES, LDS_BYTES, PIECE_BYTES, TILE
-from ...chip import TILE_BLOCKS, TILE_K
+from ...launch.grid import Grid, Workspace
+from ...numbers.formats import Format
+from ...schedule.xcd import XcdBands
+from ..chip import BLOCK, CUS, GROUP_BLOCKS, GROUP_TILES, LANES, LDS_BYTES, PIECE_BYTES, TILE
+from ..chip import TILE_BLOCKS, TILE_K
 from ..streaming.shape import StreamingShape, count_behind
 
 comptime WAVES = 4

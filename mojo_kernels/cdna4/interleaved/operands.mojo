@@ -5,12 +5,12 @@
                end, with their scales behind all codes; weights of one of several matrices
 """
 
-from ...arguments import Grouping
-from ...chip import BLOCK, LANE_BYTES, TILE_BLOCKS, WORD_BYTES
-from ..groups import GroupTile
-from ...operands.memory import Bytes, Input, Span, quotient
-from ...operands.shared import OperandRows
-from ...types import Formats
+from ..arguments import Grouping
+from ..chip import BLOCK, LANE_BYTES, TILE_BLOCKS, WORD_BYTES
+from ..scheduler import GroupTile
+from ..operands.memory import Bytes, Input, Span, quotient
+from ..operands.shared import OperandRows
+from ..types import Formats
 from .shape import InterleavedShape, ROW_BYTES, STAGE_BLOCKS, STAGE_K
 from .main_loop import InterleavedLoop
 

@@ -17,7 +17,7 @@ in the order of K, so that the result does not depend on which comes last.
 Workgroups with equal x read the same weights. Where there are several, the grid's
 x extent is a multiple of the number of XCDs, so that they share an L2.
 
-Of groups, workgroup y has tile y of the rows of all (groups.mojo). Only the device knows their
+Of groups, workgroup y has tile y of the rows of all (scheduler.mojo). Only the device knows their
 sizes: the grid is for as many tiles as any can make, and those that are none end at once.
 """
 
@@ -27,25 +27,25 @@ from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
-from ....launch.grid import Grid
-from ....launch.kernel import ProductKernel
-from ....launch.queue import Argument, Queue, argument
-from ....numbers.gates import Gate
-from ....problem import Problem
-from ....schedule.xcd import XcdColumns
-from ....tiles import RegisterTile, in_registers
-from ...arguments import GemmArguments, Grouping
-from ...chip import BLOCK, LANES, PIECE_BYTES, SUMS, TILE
-from ..groups import GroupTile
-from ...epilogue.hidden import Hidden
-from ...instructions.lds import Lds, allocate_lds, tile_at
-from ...instructions.matrix import SumTile, Sums
-from ...instructions.memory import loaded
-from ...operands.activations import ActivationSource, CodeSource, FloatSource
-from ...operands.memory import Input, Output, input, output, quotient
-from ...epilogue.row_scales import RowScales
-from ...epilogue.target import Destination, NO_BIAS, Target
-from ...types import ProductTypes, has_kernels, unsupported
+from ...launch.grid import Grid
+from ...launch.kernel import ProductKernel
+from ...launch.queue import Argument, Queue, argument
+from ...numbers.gates import Gate
+from ...problem import Problem
+from ...schedule.xcd import XcdColumns
+from ...tiles import RegisterTile, in_registers
+from ..arguments import GemmArguments, Grouping
+from ..chip import BLOCK, LANES, PIECE_BYTES, SUMS, TILE
+from ..scheduler import GroupTile
+from ..epilogue.hidden import Hidden
+from ..instructions.lds import Lds, allocate_lds, tile_at
+from ..instructions.matrix import SumTile, Sums
+from ..instructions.memory import loaded
+from ..operands.activations import ActivationSource, CodeSource, FloatSource
+from ..operands.memory import Input, Output, input, output, quotient
+from ..epilogue.row_scales import RowScales
+from ..epilogue.target import Destination, NO_BIAS, Target
+from ..types import ProductTypes, has_kernels, unsupported
 from .split_k import SplitK
 from .shape import StreamingLds, StreamingShape
 from .main_loop import StreamingLoop

@@ -31,28 +31,28 @@ from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
-from ....experts import most_tiles
-from ....launch.grid import Grid
-from ....launch.kernel import ProductKernel
-from ....launch.queue import Argument, Queue, argument
-from ....numbers.rounding import Rounding
-from ....problem import Problem
-from ....schedule.xcd import XcdBands
-from ...arguments import GemmArguments, Grouping, OrderedRows, RECORD
-from ...chip import BLOCK, LANES, SCALE_GROUP_ROWS, TILE
-from ..groups import OneGroup, TileOfC
-from ...instructions.lds import Lds, allocate_lds
-from ...instructions.vector import anew
-from ...instructions.wave import lane_here
-from ...epilogue.gate import QuickGate
-from ...operands.memory import Input, Output, Span, bytes_of, input, load_word, output
-from ...operands.memory import output_bytes, quotient
-from ...epilogue.row_scales import RowScales
-from ...epilogue.target import Target
-from ...prologue.shape import CooperativeMemory, is_prepared
-from ...types import ProductTypes, has_kernels, unsupported
-from ...prologue.works import EncodedGroups, ReorderedScales
-from ...prologue.cooperative import (
+from ...experts import most_tiles
+from ...launch.grid import Grid
+from ...launch.kernel import ProductKernel
+from ...launch.queue import Argument, Queue, argument
+from ...numbers.rounding import Rounding
+from ...problem import Problem
+from ...schedule.xcd import XcdBands
+from ..arguments import GemmArguments, Grouping, OrderedRows, RECORD
+from ..chip import BLOCK, LANES, SCALE_GROUP_ROWS, TILE
+from ..scheduler import OneGroup, TileOfC
+from ..instructions.lds import Lds, allocate_lds
+from ..instructions.vector import anew
+from ..instructions.wave import lane_here
+from ..epilogue.gate import QuickGate
+from ..operands.memory import Input, Output, Span, bytes_of, input, load_word, output
+from ..operands.memory import output_bytes, quotient
+from ..epilogue.row_scales import RowScales
+from ..epilogue.target import Target
+from ..prologue.shape import CooperativeMemory, is_prepared
+from ..types import ProductTypes, has_kernels, unsupported
+from ..prologue.works import EncodedGroups, ReorderedScales
+from ..prologue.cooperative import (
     Cooperative,
     CooperativeWork,
     NoPrologue,

@@ -21,20 +21,20 @@ from layout import Coord, Idx
 from max.gpu.sync import s_waitcnt, schedule_barrier
 from pipeline.types import OpDesc
 
-from ....numbers.formats import Format
-from ....numbers.scales import Scale
-from ....tiles import RegisterTile, in_registers
-from ...chip import LANES, PIECE_BYTES, SUMS, WORD_SCALES
-from ...instructions.lds import Lds, PIECE_WORDS, SharedPieces, bytes_at, pieces_at, read_piece
-from ...instructions.lds import read_word, words_at, write_byte, write_piece, write_word
-from ...instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, WordTile
-from ...instructions.matrix import multiply_tiles
-from ...instructions.wave import workgroup_barrier
-from ...operands.activations import ActivationSource
-from ...operands.encode import EncodedBlock
-from ...operands.memory import quotient
-from ...operands.weights import WeightFragments
-from ...types import KEPT
+from ...numbers.formats import Format
+from ...numbers.scales import Scale
+from ...tiles import RegisterTile, in_registers
+from ..chip import LANES, PIECE_BYTES, SUMS, WORD_SCALES
+from ..instructions.lds import Lds, PIECE_WORDS, SharedPieces, bytes_at, pieces_at, read_piece
+from ..instructions.lds import read_word, words_at, write_byte, write_piece, write_word
+from ..instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, WordTile
+from ..instructions.matrix import multiply_tiles
+from ..instructions.wave import workgroup_barrier
+from ..operands.activations import ActivationSource
+from ..operands.encode import EncodedBlock
+from ..operands.memory import quotient
+from ..operands.weights import WeightFragments
+from ..types import KEPT
 from ..operations import Ops
 from .order import Stream
 from .shape import StreamingLds, StreamingShape

@@ -23,14 +23,14 @@ from max.gpu.intrinsics import AMDBufferResource
 from std.memory import bitcast
 from std.sys.intrinsics import readfirstlane
 
-from ....numbers.floats import FloatBits
-from ....tiles import RegisterTile, in_registers
-from ...chip import LANES, SUMS, WORD_BYTES
-from ...instructions.matrix import SumTile, Sums
-from ...instructions.memory import arrive, swap_published
-from ...instructions.vector import maximum
-from ...instructions.wave import any_lane
-from ...operands.memory import OUT_OF_RANGE, Span
+from ...numbers.floats import FloatBits
+from ...tiles import RegisterTile, in_registers
+from ..chip import LANES, SUMS, WORD_BYTES
+from ..instructions.matrix import SumTile, Sums
+from ..instructions.memory import arrive, swap_published
+from ..instructions.vector import maximum
+from ..instructions.wave import any_lane
+from ..operands.memory import OUT_OF_RANGE, Span
 from .shape import StreamingShape, TILE_SUM_BYTES, slots_of
 
 comptime PART = 2

@@ -17,7 +17,7 @@ nothing loops; sharers then encode all stages before they fetch weights.
 
 from pipeline.types import OpDesc
 
-from ...chip import MAX_COUNT
+from ..chip import MAX_COUNT
 from ..operations import Operations, Ops
 from .shape import StreamingShape
 

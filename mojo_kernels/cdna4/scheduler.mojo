@@ -13,10 +13,10 @@ taken for 0, and groups end where the rows end.
 
 from max.gpu.intrinsics import AMDBufferResource
 
-from ...schedule.xcd import XcdBands
-from ..chip import LANES, WORD_BYTES
-from ..instructions.wave import count, of_lane, sums_up_to, votes
-from ..operands.memory import Input, Span, load_word, quotient
+from ..schedule.xcd import XcdBands
+from .chip import LANES, WORD_BYTES
+from .instructions.wave import count, of_lane, sums_up_to, votes
+from .operands.memory import Input, Span, load_word, quotient
 
 
 @fieldwise_init

@@ -10,15 +10,15 @@ gfx950, 2026-11-22).
 """
 
 from layout import Coord, Idx
-from ....numbers.scales import Scale
-from ...chip import GROUP_TILES, LANES, PAIR, PIECE_BYTES, SCALE_GROUP_BYTES, TILE, TILE_BLOCKS
-from ...chip import WORD_BYTES
-from ...instructions.lds import Lds, PIECE_WORDS, pieces_at, read_piece, read_word, words_at
-from ...instructions.matrix import CodeTile, PIECES, WordTile
-from ...operands.memory import quotient
-from ...operands.tiles import exchanged
-from ...types import Formats, KEPT
-from ...operands.columns import first_pointer, read_transposed
+from ...numbers.scales import Scale
+from ..chip import GROUP_TILES, LANES, PAIR, PIECE_BYTES, SCALE_GROUP_BYTES, TILE, TILE_BLOCKS
+from ..chip import WORD_BYTES
+from ..instructions.lds import Lds, PIECE_WORDS, pieces_at, read_piece, read_word, words_at
+from ..instructions.matrix import CodeTile, PIECES, WordTile
+from ..operands.memory import quotient
+from ..operands.tiles import exchanged
+from ..types import Formats, KEPT
+from ..operands.columns import first_pointer, read_transposed
 from .shape import A_SCALE_BYTES, N_TILES, PingPongTile, WAVES_M, WAVES_N
 
 

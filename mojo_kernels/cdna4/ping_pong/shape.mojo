@@ -15,13 +15,13 @@ memory a row at least: two slices of 128 along K, a stage, or one slice of more 
 
 from std.math import ceildiv
 
-from ....numbers.formats import Format
-from ....schedule.xcd import XcdBands
-from ...chip import GROUP_BLOCKS, LANES, LANE_BYTES, PIECE_BYTES, SCALE_GROUP_BYTES
-from ...chip import TILE, TILE_BLOCKS
-from ...prologue.shape import CooperativeMemory, is_prepared
-from ...types import Formats, KEPT, ProductTypes
-from ....launch.grid import Grid, Workspace
+from ...numbers.formats import Format
+from ...schedule.xcd import XcdBands
+from ..chip import GROUP_BLOCKS, LANES, LANE_BYTES, PIECE_BYTES, SCALE_GROUP_BYTES
+from ..chip import TILE, TILE_BLOCKS
+from ..prologue.shape import CooperativeMemory, is_prepared
+from ..types import Formats, KEPT, ProductTypes
+from ...launch.grid import Grid, Workspace
 
 comptime WAVES_M = 2
 """Waves along the rows of C, one for each ping-pong group."""

@@ -1,1 +1,0 @@
-"""Three orders of a wave's work, a kernel each, and how tiles and K are dealt out to them."""
