@@ -7,10 +7,10 @@ A CTA computes 128 columns of C, or 64 hidden numbers of gates and ups, for the 
                          the odd stages: with few rows decoding takes the time, not the tensor cores
 
     setting      tiles of a CTA                  K of a tile                     epilogue
-    many         one after the other, or         all, or its share of all        each warp stores its sums
+    persistent   one after the other, or         all, or its share of all        each warp stores its sums
                  stream-K                        tiles' stages, then a fix-up
     split_k      one                             ranks of a cluster, parities    reduction over both
-    grouped      those of a list                 as `many`, or by parities       as these, or with a gate
+    grouped      those of a list                 as `persistent`, or by parities as these, or with a gate
 
 Stages go on from one tile to the next: those of the next one fill during the epilogue. A is ready as
 bfloat16, and read again as it came in the fallback, for what bfloat16 cannot hold:
@@ -31,7 +31,7 @@ from ..launch.queue import DevicePointer, Queue
 from ..problem import Problem
 from ..routing.slots import NO_EXPERT
 from ..simt.arguments import Activations, Result, Weights
-from ..simt.views import flat_of, rows_of
+from ..simt.views import flat_of
 from .decode.bf16 import GatePairs, HalfTile, first_row_of
 from .gemm_operands import StagedRows
 from .epilogue.fallback import Fallback, compute_exactly
@@ -50,7 +50,7 @@ from .mainloop.rs_bf16 import RsWarp
 from .pipeline.producers import copy_tiles
 from .pipeline.stages import RsRing
 from .plan import Plan
-from .prepare.bf16 import prepare_bf16
+from .prepare.bf16 import prepare_bf16, row_flags
 from .product import DenseProduct, Gating, RsProduct
 from .scheduler import Schedule, WorkTile
 from .shapes import (
@@ -212,9 +212,8 @@ struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassabl
                 # All loads are on the way at once; rows past the end repeat the last one.
                 var last = self.product.result(tile).rows - 1
                 var k = UInt32(self.a.k)
-                var num_flags = Int(flags_of_row(k))
-                var flags = rows_of(self.flags, num_flags)
-                for flag in range(num_flags):
+                var flags = row_flags(self.flags, k)
+                for flag in range(Int(flags_of_row(k))):
                     comptime for i in range(count):
                         found[i] |= flags[Int(min(tile.row + rows[i], last)), flag]
         return found.ne(0)
@@ -332,10 +331,10 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
             return _launch[RsConfig.split_k(rows), Schedule.CEILED_CLUSTERS](problem, plan, queue)
     if not is_shared(problem.m, problem.n, problem.k, plan):
         comptime PLAN = Plan.PERSISTENT_RS_BF16
-        return _launch[RsConfig.many(PLAN.rows), Schedule.CLUSTERS](problem, PLAN, queue)
+        return _launch[RsConfig.persistent(PLAN.rows), Schedule.CLUSTERS](problem, PLAN, queue)
     comptime for rows in RS_TILE_HEIGHTS:
         if plan.rows == rows:
-            return _launch[RsConfig.many(rows), Schedule.STREAM_K](problem, plan, queue)
+            return _launch[RsConfig.persistent(rows), Schedule.STREAM_K](problem, plan, queue)
     raise Error(String("plan: got ", plan.rows, " rows of a tile, expected 64, 128 or 256"))
 
 
@@ -347,11 +346,11 @@ def _launch[
     var workspace = queue.workspace(workspace_of(m, n, k, plan))
     var tiles = plan.tiles(m, n).num_tiles() if schedule == Schedule.STREAM_K else 0
     var fix_up_at = workspace + align_up(bf16_bytes(m, k), PADDED)
-    var staged = prepare_bf16(problem, config.rows, workspace, fix_up_at, GROUPS * tiles, queue)
+    var flags = prepare_bf16(problem, config.rows, workspace, fix_up_at, GROUPS * tiles, queue)
     queue.launch[gemm_rs_bf16[config, DenseProduct[config.rows, schedule]]](
         grid_of_rs_bf16(m, n, k, plan),
         StagedRows.at(workspace, NUMBER_BYTES * k, m, config.rows),
-        staged.flags,
+        flags,
         Activations(problem),
         Weights(problem),
         Result(problem),

@@ -204,8 +204,8 @@ struct RsConfig(Equatable, TrivialRegisterPassable):
     """Registers of the other threads: what consumers leave."""
 
     @staticmethod
-    def many(rows: Int) -> Self:
-        """Returns that for many rows: a weight is decoded once for all of them."""
+    def persistent(rows: Int) -> Self:
+        """Returns that for many rows: a weight is decoded once for all of them, tile after tile."""
         return Self(rows, 1, True, 1, 232, 40)
 
     @staticmethod
@@ -216,7 +216,9 @@ struct RsConfig(Equatable, TrivialRegisterPassable):
     @staticmethod
     def grouped(rows: Int) -> Self:
         """Returns that for tiles of a list."""
-        return Self.many(rows) if rows >= MANY_ROWS else Self(rows, 2, True, STEP_BLOCKS, 112, 32)
+        return Self.persistent(rows) if rows >= MANY_ROWS else Self(
+            rows, 2, True, STEP_BLOCKS, 112, 32
+        )
 
     def consumer_warps(self) -> Int:
         """Returns the warps that multiply, 16 weight rows each."""

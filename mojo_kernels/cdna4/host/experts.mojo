@@ -23,12 +23,17 @@ from ..types import Formats, ProductTypes, float_bytes
 from .plan import has_room
 
 
-def _cut(m_tiles: Int, n_tiles: Int, waves: Int, depth: Int) -> StreamingShape:
+def _shape(m_tiles: Int, n_tiles: Int, waves: Int, depth: Int) -> StreamingShape:
     """Returns a shape whose waves share K, which may end anywhere."""
     return StreamingShape(m_tiles, n_tiles, 1, waves, depth, True, 1)
 
 
-comptime STREAMING_SHAPES = [_cut(1, 4, 8, 1), _cut(1, 8, 2, 1), _cut(2, 4, 4, 1), _cut(4, 4, 2, 1)]
+comptime STREAMING_SHAPES = [
+    _shape(1, 4, 8, 1),
+    _shape(1, 8, 2, 1),
+    _shape(2, 4, 4, 1),
+    _shape(4, 4, 2, 1),
+]
 """For few workgroups, then for groups of more and more rows.
 
 The fewer waves share K, the more workgroups have room, and the less often do all wait to add up:

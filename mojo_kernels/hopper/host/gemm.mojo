@@ -228,11 +228,11 @@ def grid_of_rs_bf16(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
             shared_bytes=config.shared_bytes(),
             starts_early=True,
         )
-    var config = RsConfig.many(Plan.PERSISTENT_RS_BF16.rows)
+    var config = RsConfig.persistent(Plan.PERSISTENT_RS_BF16.rows)
     var tiles = Plan.PERSISTENT_RS_BF16.ctas(m, n)
     var ctas = min(tiles, MULTIPROCESSORS) if tiles <= MAX_SHARED_TILES else tiles
     if is_shared(m, n, k, plan):
-        config = RsConfig.many(plan.rows)
+        config = RsConfig.persistent(plan.rows)
         ctas = stream_k_ctas(plan.tiles(m, n).num_tiles(), num_steps_of(k, plan))
     return Grid(
         ctas, threads=config.threads(), shared_bytes=config.shared_bytes(), starts_early=True

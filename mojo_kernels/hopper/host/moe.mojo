@@ -80,7 +80,7 @@ comptime MAX_STREAMED_ROWS = 4608
 """Rows whose experts every CTA finds for itself. Guess."""
 comptime SHARES = [4, 12, 18, 28]
 """Rows of an expert, on average, up to which tiles have eight, 16, 24 and 32. The last one is measured: with
-28 rows tiles of 32 are 6 % ahead of `many`, with 32 they are 11 % behind, because many experts want two."""
+28 rows tiles of 32 are 6 % ahead of `gemm_rs_bf16`, with 32 they are 11 % behind, because many experts want two."""
 comptime MAX_SHARE = 12
 """Rows of an expert, on average, up to which `streaming` takes activations that are not kept: more are
 for FP8 tensor cores. Guess."""

@@ -75,11 +75,6 @@ struct BF16Stages(KernelStruct):
         var parts = Coord((NO_END, Int(num_steps), Int(tile_rows) * PARTS, Idx[WORD_PAIRS]))
         return Self.Parts(self.first.unsafe_bitcast[UInt32](), row_major(parts))
 
-    @always_inline
-    def row_flags(self, k: UInt32) -> Matrix[DType.uint8]:
-        """Views the flags, [row, CTA of the row]."""
-        return rows_of(self.flags, Int(flags_of_row(k)))
-
     @staticmethod
     def at(workspace: Int, rows: Int, k: Int) -> Self:
         """Finds both in a workspace."""
@@ -87,6 +82,12 @@ struct BF16Stages(KernelStruct):
             device_pointer[DType.uint8](workspace),
             device_pointer[DType.uint8](workspace + bf16_stages_bytes(rows, k)),
         )
+
+
+@always_inline
+def row_flags(flags: DevicePointer[DType.uint8], k: UInt32) -> Matrix[DType.uint8]:
+    """Views fallback flags of rows of k numbers, [row, CTA of the row]."""
+    return rows_of(flags, Int(flags_of_row(k)))
 
 
 @always_inline
@@ -167,7 +168,7 @@ def prepare_bf16_rows(
             )
     var any_overflow = any_thread[THREADS](overflow)
     if thread_idx.x == 0:
-        stages.row_flags(k)[Int(row), Int(of_row)] = UInt8(1) if any_overflow else UInt8(0)
+        row_flags(stages.flags, k)[Int(row), Int(of_row)] = UInt8(1) if any_overflow else UInt8(0)
 
 
 def prepare_bf16(
@@ -177,8 +178,8 @@ def prepare_bf16(
     counters: Int,
     num_counters: Int,
     mut queue: Some[Queue],
-) raises -> BF16Stages:
-    """Launches the kernel for tiles of so many rows; returns where stages will be."""
+) raises -> DevicePointer[DType.uint8]:
+    """Launches the kernel for tiles of so many rows; returns where fallback flags will be."""
     var stages = BF16Stages.at(workspace, problem.m, problem.k)
     var row_ctas = Int(flags_of_row(UInt32(problem.k)))
     queue.launch[prepare_bf16_rows](
@@ -189,7 +190,7 @@ def prepare_bf16(
         device_pointer[DType.uint32](counters),
         UInt32(num_counters),
     )
-    return stages
+    return stages.flags
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(THREADS)))
