@@ -52,8 +52,8 @@ HOPPER_LADDER = {
         "feeds both operands.",
     },
     (128, 8192, 8192): {
-        "stream 64x128": "mma.sync on operands that stream through registers.",
-        "stream 64x128 splitK8": "The eight CTAs of a cluster split K.",
+        "stream 64x64": "mma.sync on operands that stream through registers.",
+        "stream 64x128": "128 columns a CTA: rows of A are read half as often.",
         "rs_bf16 128x128": "wgmma, warp-specialised: producers copy, consumers decode.",
         "rs_bf16 128x128 splitK2": "128 CTAs instead of 64, of 132 multiprocessors.",
         "rs_e5m2 128x128": "Operands are E5M2 under a shared exponent, without a split.",

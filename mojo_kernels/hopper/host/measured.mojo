@@ -19,34 +19,34 @@ struct Fastest(TrivialRegisterPassable):
 
 # fmt: off
 comptime COSTS = [
-    [0.644, 0.0, 0.0, 0.05447, 0.0, 0.6818, 32.09, 0.2795, 0.7232, 0.6879, 0.7006],  # stream 8x32
-    [1.027, 0.0, 0.0, 0.08844, 0.0, 0.6104, 22.4, 0.1701, 0.7504, 0.09454, 0.8075],  # stream 8x64
-    [1.205, 0.0, 0.0, 0.08405, 0.0, 0.6796, 22.16, 0.1264, 0.9784, 0.0, 0.8077],  # stream 8x128
-    [1.651, 0.0, 0.0, 0.09672, 0.0, 0.5854, 20.76, 0.06973, 0.8579, 0.0, 0.8114],  # stream 8x256
-    [0.5333, 0.004185, 0.1658, 0.0505, 0.0, 0.6993, 8.009, 0.4474, 1.623, 1.783, 0.4361],  # stream 16x32
-    [0.8877, 0.0, 0.0, 0.1764, 0.0, 0.397, 5.188, 0.2599, 0.9165, 0.0, 0.849],  # stream 16x64
-    [1.069, 0.0, 0.0, 0.138, 0.0, 0.8777, 7.706, 0.1678, 1.096, 0.0, 0.8767],  # stream 16x128
-    [1.712, 0.0, 0.0, 0.1261, 0.0, 0.9421, 4.514, 0.1027, 0.9923, 0.0, 0.8558],  # stream 16x256
-    [0.1846, 0.05944, 0.09218, 0.7324, 0.0005748, 0.4653, 5.081, 0.0, 0.8408, 0.6579, 1.327],  # stream 32x32
-    [0.4188, 0.0, 0.2794, 0.5433, 0.0, 0.5267, 2.667, 0.0, 0.6297, 2.897, 1.152],  # stream 32x64
-    [0.573, 0.0, 0.5782, 0.4327, 0.0, 0.6849, 0.7662, 0.0, 0.3687, 2.129, 1.222],  # stream 32x128
-    [1.039, 0.0, 0.9147, 0.3059, 0.0, 1.473, 0.0, 0.0, 0.6512, 2.317, 0.9641],  # stream 32x256
-    [1.034, 0.0, 0.7994, 0.7798, 0.0, 0.9377, 0.8022, 0.0, 0.4392, 6.132, 0.7746],  # stream 64x64
-    [1.387, 0.0, 1.279, 0.5856, 0.0, 1.346, 0.3294, 0.0, 0.4795, 5.851, 0.6955],  # stream 64x128
-    [0.6334, 0.2341, 2.789, 0.2922, 0.1503, 2.437, 1.313, 0.0, 0.0, 0.0, 0.0],  # rs_bf16 64x128
-    [1.559, 0.1407, 2.894, 0.3727, 0.6422, 3.771, 1.141, 0.0, 0.0, 0.0, 0.0],  # rs_bf16 128x128
-    [3.382, 0.0, 1.158, 0.5834, 0.0, 5.093, 1.098, 0.0, 0.0, 0.0, 0.0],  # rs_bf16 256x128
-    [2.893, 0.0, 0.0, 0.3098, 0.0, 1.27, 0.8586, 0.5748, 0.0, 0.0, 0.6841],  # ss_e5m2 128x128 prepared
-    [1.005, 0.0145, 2.102, 0.295, 0.0102, 1.407, 0.8347, 0.04267, 0.2485, 0.0, 0.0],  # rs_e5m2 64x128
-    [0.2891, 0.01475, 2.68, 0.3912, 0.1424, 1.803, 0.8262, 0.03975, 0.7187, 0.0, 0.0],  # rs_e5m2 128x128
-    [0.0, 0.0, 1.814, 0.318, 0.3313, 2.106, 0.6236, 0.02414, 1.124, 0.0, 1.703],  # rs_e5m2 64x128 streamK
-    [0.0, 0.0, 1.973, 0.4403, 0.6514, 2.102, 0.7147, 0.02274, 1.802, 0.0, 2.331],  # rs_e5m2 128x128 streamK
-    [4.51, 0.0, 0.9987, 0.2522, 0.0, 0.0, 0.04451, 0.7864, 0.0, 0.06393, 0.0],  # ss_bf16 128x128 prepared
-    [0.0, 0.0, 0.08398, 0.324, 0.269, 3.93, 1.026, 0.0, 1.266, 0.0, 2.012],  # rs_bf16 64x128 streamK
-    [0.0, 0.0, 0.0, 0.3776, 0.4883, 5.138, 0.8487, 0.0, 2.082, 0.0, 2.463],  # rs_bf16 128x128 streamK
-    [0.0, 0.0, 0.0, 0.6165, 0.9842, 5.754, 0.9133, 0.0, 3.104, 0.0, 4.241],  # rs_bf16 256x128 streamK
-    [3.13, 0.0, 0.0, 0.7405, 0.0, 1.696, 0.8515, 0.02824, 2.85, 0.0, 0.0],  # rs_e5m2 256x128
-    [1.291, 0.0, 0.0, 0.801, 1.152, 2.979, 0.9597, 0.03009, 3.845, 0.0, 4.018],  # rs_e5m2 256x128 streamK
+    [0.4682, 0.0, 0.0, 0.0423, 0.0, 1.076, 48.07, 0.252, 0.2237, 0.3606, 0.07976],  # stream 8x32
+    [0.7576, 0.0, 0.0, 0.07292, 0.0, 1.013, 32.22, 0.1748, 0.1751, 0.167, 0.1387],  # stream 8x64
+    [0.9702, 0.0, 0.0, 0.08131, 0.0, 1.001, 23.05, 0.1369, 0.2496, 0.0, 0.09652],  # stream 8x128
+    [1.412, 0.0, 0.0, 0.09158, 0.0, 0.9918, 22.94, 0.08343, 0.2807, 0.0, 0.09211],  # stream 8x256
+    [0.5761, 0.0, 0.2609, 0.0748, 0.003057, 0.8074, 10.73, 0.4508, 0.3889, 0.6821, 0.0228],  # stream 16x32
+    [0.9333, 0.008011, 0.0, 0.1269, 0.01021, 0.954, 7.139, 0.2567, 0.2099, 0.3246, 0.1266],  # stream 16x64
+    [1.201, 0.0, 0.0, 0.1305, 0.0, 1.119, 4.734, 0.1687, 0.1203, 0.0, 0.156],  # stream 16x128
+    [1.712, 0.0, 0.0, 0.1247, 0.0, 1.087, 2.181, 0.1195, 0.2112, 0.0, 0.2218],  # stream 16x256
+    [0.3136, 0.09323, 1.274, 0.812, 0.01146, 0.58, 4.074, 0.0, 0.249, 0.4258, 0.01989],  # stream 32x32
+    [0.3151, 0.1536, 1.219, 0.5331, 0.0, 0.801, 1.54, 0.0, 0.2775, 0.5392, 0.1752],  # stream 32x64
+    [0.4926, 0.0, 1.638, 0.3875, 0.0, 0.8476, 1.368, 0.0, 0.1184, 0.3234, 0.3291],  # stream 32x128
+    [0.8855, 0.0, 1.927, 0.2968, 0.0, 1.5, 0.5913, 0.0, 0.2557, 0.4639, 0.2552],  # stream 32x256
+    [0.9526, 0.0, 1.242, 0.8864, 0.0, 1.05, 2.232, 0.0, 0.0, 0.7132, 0.3263],  # stream 64x64
+    [1.189, 0.0, 2.134, 0.5525, 0.0, 1.489, 1.122, 0.0, 0.1266, 1.098, 0.08731],  # stream 64x128
+    [0.7894, 0.2378, 2.89, 0.2925, 0.1438, 2.07, 1.251, 0.0, 0.0, 0.0, 0.0],  # rs_bf16 64x128
+    [1.826, 0.162, 2.965, 0.3618, 0.6356, 3.359, 1.05, 0.0, 0.0, 0.0, 0.0],  # rs_bf16 128x128
+    [3.165, 0.0, 1.474, 0.5625, 0.0, 4.703, 1.128, 0.0, 0.0, 0.0, 0.0],  # rs_bf16 256x128
+    [2.934, 0.0, 0.0, 0.3093, 0.0, 1.246, 0.8536, 0.565, 0.0, 0.0, 0.6857],  # ss_e5m2 128x128 prepared
+    [0.9389, 0.01609, 2.283, 0.3026, 0.01398, 1.196, 0.8838, 0.04278, 0.166, 0.0, 0.0],  # rs_e5m2 64x128
+    [0.2628, 0.01653, 2.964, 0.3992, 0.1115, 1.69, 0.8125, 0.03568, 0.6963, 0.0, 0.0],  # rs_e5m2 128x128
+    [0.0, 0.0, 1.803, 0.3161, 0.3454, 1.967, 0.6349, 0.0236, 1.138, 0.0, 1.634],  # rs_e5m2 64x128 streamK
+    [0.0, 0.0, 1.864, 0.4373, 0.5899, 2.128, 0.7204, 0.01978, 1.686, 0.0, 2.504],  # rs_e5m2 128x128 streamK
+    [4.309, 0.0, 0.9694, 0.2492, 0.0, 0.0, 0.04623, 0.766, 0.0, 0.06814, 0.0],  # ss_bf16 128x128 prepared
+    [0.0, 0.0, 0.1551, 0.3079, 0.2871, 3.944, 0.8761, 0.0, 1.328, 0.0, 1.858],  # rs_bf16 64x128 streamK
+    [0.0, 0.0, 0.0, 0.3659, 0.4905, 4.928, 0.8149, 0.0, 2.097, 0.0, 2.528],  # rs_bf16 128x128 streamK
+    [0.0, 0.0, 0.0, 0.6118, 0.9856, 5.628, 0.9409, 0.0, 3.089, 0.0, 4.154],  # rs_bf16 256x128 streamK
+    [2.715, 0.0, 0.0, 0.7328, 0.0, 1.664, 0.8665, 0.03238, 3.005, 0.0, 0.0],  # rs_e5m2 256x128
+    [0.8462, 0.0, 0.0, 0.806, 1.068, 3.248, 0.9305, 0.02259, 3.784, 0.0, 4.393],  # rs_e5m2 256x128 streamK
     [1.387, 0.0, 3.26, 0.371, 3.441, 0.0, 0.0, 0.0, 0.0, 4.332, 2.319],  # ss_e4m3 64x256, fp8 x fp8
     [1.387, 0.0, 2.21, 0.338, 2.61, 0.0, 0.0, 0.0, 0.0, 1.822, 3.606],  # ss_e4m3 128x128, fp8 x fp8
     [0.902, 0.0, 1.782, 0.37, 6.181, 0.0, 0.0, 0.0, 0.0, 5.23, 4.357],  # ss_e4m3 64x256, fp8_block x fp8_block_2d
@@ -64,142 +64,180 @@ comptime EXCEPTIONS = [
     Fastest(1, 512, 2880, "stream 8x32 splitK8", "stream 8x32 splitK8"),
     Fastest(4, 512, 2880, "stream 8x32 splitK8", "stream 8x32 splitK8"),
     Fastest(8, 512, 2880, "stream 8x32 splitK8", "stream 8x32 splitK8"),
-    Fastest(192, 512, 2880, "rs_e5m2 64x128 splitK4", "rs_bf16 64x128 splitK4"),
-    Fastest(512, 512, 2880, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 streamK"),
-    Fastest(32, 640, 4096, "stream 32x64 splitK8", "stream 32x64 splitK8"),
+    Fastest(12, 512, 2880, "stream 16x32 splitK8", "stream 16x32 splitK8"),
+    Fastest(16, 512, 2880, "stream 16x32 splitK8", "stream 16x32 splitK8"),
+    Fastest(48, 512, 2880, "stream 32x128 splitK8", "stream 32x128 splitK8"),
+    Fastest(192, 512, 2880, "rs_e5m2 64x128 splitK8", "rs_bf16 64x128 splitK4"),
+    Fastest(1536, 512, 2880, "rs_e5m2 64x128", "ss_bf16 128x128 prepared"),
+    Fastest(1, 640, 4096, "stream 8x32 splitK8", "stream 8x32 splitK8"),
+    Fastest(4, 640, 4096, "stream 8x32 splitK8", "stream 8x32 splitK8"),
+    Fastest(8, 640, 4096, "stream 8x32 splitK8", "stream 8x32 splitK8"),
+    Fastest(12, 640, 4096, "stream 16x32 splitK8", "stream 16x32 splitK8"),
+    Fastest(16, 640, 4096, "stream 16x32 splitK8", "stream 16x32 splitK8"),
+    Fastest(48, 640, 4096, "stream 32x128 splitK8", "stream 32x128 splitK8"),
+    Fastest(192, 640, 4096, "rs_e5m2 64x128 splitK8", "rs_bf16 64x128 splitK4"),
     Fastest(512, 640, 4096, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 streamK"),
     Fastest(768, 640, 4096, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 splitK2"),
+    Fastest(1024, 640, 4096, "rs_e5m2 128x128 splitK2", "rs_bf16 128x128 streamK"),
     Fastest(1536, 640, 4096, "rs_e5m2 128x128 splitK2", "rs_bf16 128x128 splitK2"),
     Fastest(1, 768, 3072, "stream 8x32 splitK8", "stream 8x32 splitK8"),
     Fastest(4, 768, 3072, "stream 8x32 splitK8", "stream 8x32 splitK8"),
     Fastest(8, 768, 3072, "stream 8x32 splitK8", "stream 8x32 splitK8"),
-    Fastest(96, 768, 3072, "rs_e5m2 64x128 splitK4", "stream 64x128 splitK8"),
+    Fastest(12, 768, 3072, "stream 16x32 splitK8", "stream 16x32 splitK8"),
+    Fastest(16, 768, 3072, "stream 16x32 splitK8", "stream 16x32 splitK8"),
+    Fastest(48, 768, 3072, "stream 32x128 splitK8", "stream 32x128 splitK8"),
     Fastest(128, 768, 3072, "rs_e5m2 64x128 splitK4", "stream 64x128 splitK8"),
+    Fastest(384, 768, 3072, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 streamK"),
     Fastest(768, 768, 3072, "rs_e5m2 128x128 splitK2", "rs_bf16 128x128 streamK"),
-    Fastest(1, 1024, 8192, "stream 8x64 splitK4", "stream 8x64 splitK4"),
-    Fastest(4, 1024, 8192, "stream 8x64 splitK4", "stream 8x64 splitK4"),
+    Fastest(8, 1024, 8192, "stream 8x64 splitK8", "stream 8x64 splitK8"),
+    Fastest(12, 1024, 8192, "stream 16x64 splitK8", "stream 16x64 splitK8"),
+    Fastest(16, 1024, 8192, "stream 16x128 splitK8", "stream 16x128 splitK8"),
     Fastest(192, 1024, 8192, "rs_e5m2 64x128 splitK4", "rs_bf16 64x128 streamK"),
-    Fastest(256, 1024, 8192, "rs_e5m2 64x128 streamK", "rs_bf16 64x128 streamK"),
-    Fastest(1024, 1024, 8192, "rs_e5m2 128x128 splitK2", "rs_bf16 128x128 splitK2"),
-    Fastest(1, 1280, 5120, "stream 8x32 splitK4", "stream 8x32 splitK4"),
-    Fastest(4, 1280, 5120, "stream 8x32 splitK4", "stream 8x32 splitK4"),
-    Fastest(8, 1280, 5120, "stream 8x64 splitK8", "stream 8x64 splitK8"),
-    Fastest(384, 1280, 5120, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 splitK2"),
+    Fastest(1, 1280, 5120, "stream 8x64 splitK4", "stream 8x64 splitK4"),
+    Fastest(64, 1280, 5120, "rs_e5m2 64x128 splitK8", "stream 32x256 splitK8"),
     Fastest(1024, 1280, 5120, "ss_e5m2 128x128 prepared", "ss_bf16 128x128 prepared"),
     Fastest(2048, 1280, 5120, "rs_e5m2 128x128 streamK", "ss_bf16 128x128 prepared"),
-    Fastest(48, 1536, 2048, "rs_e5m2 64x128 splitK8", "stream 32x128 splitK4"),
-    Fastest(64, 1536, 2048, "rs_e5m2 64x128 splitK8", "stream 32x128 splitK4"),
-    Fastest(96, 1536, 2048, "rs_e5m2 64x128 splitK4", "stream 64x128 splitK4"),
-    Fastest(128, 1536, 2048, "rs_e5m2 64x128 splitK4", "stream 64x128 splitK4"),
+    Fastest(1, 1536, 2048, "stream 8x32 splitK4", "stream 8x32 splitK4"),
+    Fastest(4, 1536, 2048, "stream 8x32 splitK4", "stream 8x32 splitK4"),
+    Fastest(8, 1536, 2048, "stream 8x64 splitK8", "stream 8x64 splitK8"),
+    Fastest(12, 1536, 2048, "stream 16x64 splitK8", "stream 16x64 splitK8"),
+    Fastest(16, 1536, 2048, "stream 16x64 splitK8", "stream 16x64 splitK8"),
     Fastest(1536, 1536, 2048, "rs_e5m2 128x128 streamK", "rs_bf16 128x128 streamK"),
     Fastest(1, 1536, 7168, "stream 8x32 splitK4", "stream 8x32 splitK4"),
-    Fastest(4, 1536, 7168, "stream 8x32 splitK4", "stream 8x32 splitK4"),
+    Fastest(4, 1536, 7168, "stream 8x64 splitK8", "stream 8x64 splitK8"),
     Fastest(8, 1536, 7168, "stream 8x64 splitK8", "stream 8x64 splitK8"),
+    Fastest(12, 1536, 7168, "stream 16x64 splitK8", "stream 16x64 splitK8"),
+    Fastest(16, 1536, 7168, "stream 16x64 splitK8", "stream 16x64 splitK8"),
+    Fastest(128, 1536, 7168, "rs_e5m2 64x128 splitK4", "rs_bf16 64x128 streamK"),
+    Fastest(192, 1536, 7168, "rs_e5m2 64x128 streamK", "rs_bf16 64x128 streamK"),
     Fastest(256, 1536, 7168, "rs_e5m2 128x128 splitK4", "rs_bf16 128x128 streamK"),
-    Fastest(384, 1536, 7168, "rs_e5m2 128x128 splitK2", "rs_bf16 128x128 streamK"),
-    Fastest(1024, 1536, 7168, "rs_e5m2 128x128", "ss_bf16 128x128 prepared"),
+    Fastest(1024, 1536, 7168, "rs_e5m2 128x128 streamK", "ss_bf16 128x128 prepared"),
+    Fastest(1, 2048, 768, "stream 8x32 splitK2", "stream 8x32 splitK2"),
+    Fastest(4, 2048, 768, "stream 8x32 splitK2", "stream 8x32 splitK2"),
+    Fastest(8, 2048, 768, "stream 8x32 splitK2", "stream 8x32 splitK2"),
     Fastest(96, 2048, 768, "rs_e5m2 64x128 splitK2", "stream 64x64 splitK2"),
     Fastest(128, 2048, 768, "rs_e5m2 64x128 splitK2", "stream 64x64 splitK2"),
     Fastest(192, 2048, 768, "rs_e5m2 64x128", "rs_bf16 64x128"),
     Fastest(256, 2048, 768, "rs_e5m2 64x128", "rs_bf16 64x128"),
-    Fastest(512, 2048, 768, "rs_e5m2 64x128 streamK", "rs_bf16 64x128 streamK"),
     Fastest(1024, 2048, 768, "rs_e5m2 128x128", "ss_bf16 128x128 prepared"),
-    Fastest(8, 2112, 7168, "stream 8x256 splitK8", "stream 8x256 splitK8"),
-    Fastest(96, 2560, 2560, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 splitK2"),
+    Fastest(4, 2112, 7168, "stream 8x128 splitK8", "stream 8x128 splitK8"),
+    Fastest(12, 2112, 7168, "stream 16x128 splitK8", "stream 16x128 splitK8"),
+    Fastest(128, 2112, 7168, "rs_e5m2 64x128 streamK", "rs_bf16 64x128 streamK"),
+    Fastest(1, 2560, 2560, "stream 8x32 splitK2", "stream 8x32 splitK2"),
+    Fastest(4, 2560, 2560, "stream 8x64 splitK4", "stream 8x64 splitK4"),
+    Fastest(12, 2560, 2560, "stream 16x128 splitK8", "stream 16x128 splitK8"),
+    Fastest(16, 2560, 2560, "stream 16x128 splitK8", "stream 16x128 splitK8"),
     Fastest(512, 2560, 2560, "rs_e5m2 128x128", "ss_bf16 128x128 prepared"),
-    Fastest(48, 2880, 512, "rs_e5m2 64x128 splitK4", "stream 64x64 splitK2"),
-    Fastest(64, 2880, 512, "rs_e5m2 64x128 splitK2", "stream 32x128 splitK2"),
-    Fastest(256, 2880, 512, "rs_e5m2 64x128 streamK", "rs_bf16 64x128"),
-    Fastest(512, 2880, 512, "rs_e5m2 128x128", "ss_bf16 128x128 prepared"),
+    Fastest(12, 2880, 512, "stream 16x64 splitK2", "stream 16x64 splitK2"),
+    Fastest(48, 2880, 512, "stream 32x64", "stream 32x64"),
+    Fastest(64, 2880, 512, "stream 32x64", "stream 32x64"),
+    Fastest(512, 2880, 512, "rs_e5m2 128x128 streamK", "ss_bf16 128x128 prepared"),
     Fastest(768, 2880, 512, "ss_e5m2 128x128 prepared", "rs_bf16 256x128"),
+    Fastest(1024, 2880, 512, "ss_e5m2 128x128 prepared", "rs_bf16 256x128"),
+    Fastest(1, 2880, 2880, "stream 8x32 splitK2", "stream 8x32 splitK2"),
+    Fastest(4, 2880, 2880, "stream 8x64 splitK4", "stream 8x64 splitK4"),
+    Fastest(8, 2880, 2880, "stream 8x128 splitK8", "stream 8x128 splitK8"),
+    Fastest(12, 2880, 2880, "stream 16x128 splitK8", "stream 16x128 splitK8"),
+    Fastest(16, 2880, 2880, "stream 16x128 splitK8", "stream 16x128 splitK8"),
+    Fastest(24, 2880, 2880, "rs_e5m2 64x128 splitK4", "stream 32x256 splitK8"),
     Fastest(96, 2880, 2880, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 splitK2"),
-    Fastest(192, 2880, 2880, "rs_e5m2 128x128 splitK2", "rs_bf16 64x128 streamK"),
     Fastest(512, 2880, 2880, "rs_e5m2 128x128", "ss_bf16 128x128 prepared"),
-    Fastest(768, 2880, 2880, "rs_e5m2 128x128 streamK", "rs_bf16 128x128 streamK"),
     Fastest(1024, 2880, 2880, "rs_e5m2 256x128", "rs_bf16 256x128"),
-    Fastest(12, 2880, 4096, "stream 16x256 splitK8", "stream 16x256 splitK8"),
-    Fastest(16, 2880, 4096, "stream 16x256 splitK8", "stream 16x256 splitK8"),
+    Fastest(8, 2880, 4096, "stream 8x128 splitK8", "stream 8x128 splitK8"),
+    Fastest(24, 2880, 4096, "rs_e5m2 64x128 splitK4", "stream 32x128 splitK4"),
     Fastest(96, 2880, 4096, "rs_e5m2 128x128 splitK4", "rs_bf16 128x128 splitK4"),
-    Fastest(128, 2880, 4096, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 splitK2"),
+    Fastest(128, 2880, 4096, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 streamK"),
     Fastest(192, 2880, 4096, "rs_e5m2 128x128 splitK2", "rs_bf16 64x128 streamK"),
     Fastest(384, 2880, 4096, "rs_e5m2 128x128", "rs_bf16 128x128 streamK"),
     Fastest(768, 2880, 4096, "rs_e5m2 128x128 streamK", "rs_bf16 128x128 streamK"),
-    Fastest(4096, 2880, 4096, "ss_e5m2 128x128 prepared", "rs_bf16 256x128"),
     Fastest(1, 3072, 1536, "stream 8x32", "stream 8x32"),
-    Fastest(4, 3072, 1536, "stream 8x32", "stream 8x32"),
-    Fastest(12, 3072, 1536, "rs_e5m2 64x128 splitK4", "stream 16x256 splitK8"),
-    Fastest(16, 3072, 1536, "rs_e5m2 64x128 splitK4", "stream 16x256 splitK8"),
+    Fastest(4, 3072, 1536, "stream 8x128 splitK4", "stream 8x128 splitK4"),
+    Fastest(24, 3072, 1536, "rs_e5m2 64x128 splitK4", "stream 32x128 splitK4"),
+    Fastest(32, 3072, 1536, "rs_e5m2 64x128 splitK4", "stream 32x128 splitK4"),
+    Fastest(64, 3072, 1536, "rs_e5m2 64x128 splitK4", "stream 32x128 splitK2"),
     Fastest(768, 3072, 1536, "rs_e5m2 128x128 streamK", "rs_bf16 128x128 streamK"),
+    Fastest(1, 3584, 3584, "stream 8x32 splitK2", "stream 8x32 splitK2"),
+    Fastest(4, 3584, 3584, "stream 8x64 splitK4", "stream 8x64 splitK4"),
+    Fastest(8, 3584, 3584, "stream 8x128 splitK8", "stream 8x128 splitK8"),
+    Fastest(12, 3584, 3584, "stream 16x128 splitK8", "stream 16x128 splitK8"),
+    Fastest(24, 3584, 3584, "rs_e5m2 64x128 splitK4", "stream 32x128 splitK4"),
     Fastest(96, 3584, 3584, "rs_e5m2 64x128 splitK2", "rs_bf16 128x128 splitK4"),
-    Fastest(512, 3584, 3584, "rs_e5m2 128x128", "ss_bf16 128x128 prepared"),
-    Fastest(48, 4096, 512, "stream 64x64 splitK2", "stream 64x64 splitK2"),
-    Fastest(64, 4096, 512, "stream 64x64 splitK2", "stream 64x64 splitK2"),
+    Fastest(512, 3584, 3584, "rs_e5m2 128x128", "rs_bf16 128x128"),
+    Fastest(12, 4096, 512, "stream 16x64 splitK2", "stream 16x64 splitK2"),
+    Fastest(48, 4096, 512, "stream 32x64", "stream 32x64"),
+    Fastest(64, 4096, 512, "stream 32x64", "stream 32x64"),
     Fastest(192, 4096, 512, "rs_e5m2 64x128 streamK", "rs_bf16 64x128"),
-    Fastest(256, 4096, 512, "rs_e5m2 64x128 streamK", "rs_bf16 64x128 streamK"),
-    Fastest(512, 4096, 512, "rs_e5m2 128x128", "rs_bf16 128x128 streamK"),
+    Fastest(384, 4096, 512, "rs_e5m2 128x128 streamK", "ss_bf16 128x128 prepared"),
+    Fastest(512, 4096, 512, "rs_e5m2 128x128 streamK", "rs_bf16 128x128 streamK"),
     Fastest(768, 4096, 512, "ss_e5m2 128x128 prepared", "rs_bf16 256x128"),
-    Fastest(1024, 4096, 512, "rs_e5m2 128x128", "rs_bf16 256x128"),
-    Fastest(1, 4096, 4096, "stream 8x32", "stream 8x32"),
-    Fastest(8, 4096, 4096, "stream 8x32 splitK2", "stream 8x32 splitK2"),
-    Fastest(16, 4096, 4096, "rs_e5m2 64x128 splitK2", "stream 16x256 splitK8"),
-    Fastest(1024, 4096, 4096, "rs_e5m2 256x128", "rs_bf16 256x128 streamK"),
-    Fastest(8, 4096, 14336, "stream 8x256 splitK8", "stream 8x256 splitK8"),
+    Fastest(1024, 4096, 512, "rs_e5m2 256x128", "rs_bf16 256x128"),
+    Fastest(8, 4096, 4096, "stream 8x256 splitK8", "stream 8x256 splitK8"),
+    Fastest(1536, 4096, 4096, "ss_e5m2 128x128 prepared", "ss_bf16 128x128 prepared"),
     Fastest(192, 4096, 14336, "rs_e5m2 128x128 splitK2", "rs_bf16 256x128 streamK"),
-    Fastest(256, 4096, 14336, "rs_e5m2 128x128 splitK2", "rs_bf16 256x128 streamK"),
-    Fastest(1024, 4096, 14336, "rs_e5m2 256x128", "rs_bf16 256x128 streamK"),
+    Fastest(512, 4096, 14336, "rs_e5m2 128x128 streamK", "rs_bf16 256x128 streamK"),
     Fastest(1536, 4096, 14336, "rs_e5m2 128x128", "rs_bf16 256x128 streamK"),
     Fastest(2048, 4096, 14336, "rs_e5m2 256x128", "rs_bf16 256x128"),
+    Fastest(192, 4608, 7168, "rs_e5m2 64x128", "rs_bf16 128x128 streamK"),
     Fastest(1024, 4608, 7168, "rs_e5m2 256x128 streamK", "rs_bf16 256x128 streamK"),
-    Fastest(1, 5120, 1280, "stream 8x256 splitK8", "stream 8x256 splitK8"),
-    Fastest(4, 5120, 1280, "stream 8x256 splitK8", "stream 8x256 splitK8"),
-    Fastest(8, 5120, 1280, "stream 8x256 splitK8", "stream 8x256 splitK8"),
-    Fastest(24, 5120, 1280, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 splitK2"),
-    Fastest(32, 5120, 1280, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 splitK2"),
+    Fastest(2048, 4608, 7168, "ss_e5m2 128x128 prepared", "rs_bf16 128x128 streamK"),
+    Fastest(1, 5120, 1280, "stream 8x64", "stream 8x64"),
+    Fastest(4, 5120, 1280, "stream 8x128 splitK4", "stream 8x128 splitK4"),
+    Fastest(8, 5120, 1280, "stream 8x128 splitK4", "stream 8x128 splitK4"),
+    Fastest(12, 5120, 1280, "stream 16x128 splitK4", "stream 16x128 splitK4"),
+    Fastest(16, 5120, 1280, "stream 16x128 splitK4", "stream 16x128 splitK4"),
+    Fastest(24, 5120, 1280, "rs_e5m2 64x128 splitK2", "stream 32x256 splitK4"),
     Fastest(384, 5120, 1280, "rs_e5m2 128x128", "ss_bf16 128x128 prepared"),
     Fastest(512, 5120, 1280, "rs_e5m2 256x128", "rs_bf16 256x128"),
-    Fastest(768, 5120, 1280, "rs_e5m2 256x128", "rs_bf16 256x128"),
-    Fastest(24, 5120, 2880, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 splitK2"),
-    Fastest(32, 5120, 2880, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 splitK2"),
-    Fastest(1536, 5120, 2880, "ss_e5m2 128x128 prepared", "rs_bf16 256x128"),
-    Fastest(1, 5120, 4096, "stream 8x256 splitK8", "stream 8x256 splitK8"),
-    Fastest(4, 5120, 4096, "stream 8x256 splitK8", "stream 8x256 splitK8"),
-    Fastest(8, 5120, 4096, "stream 8x256 splitK8", "stream 8x256 splitK8"),
-    Fastest(1536, 5120, 4096, "ss_e5m2 128x128 prepared", "rs_bf16 256x128"),
-    Fastest(12, 5760, 2880, "rs_e5m2 64x128 splitK2", "stream 16x256 splitK8"),
-    Fastest(24, 5760, 2880, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 splitK2"),
-    Fastest(32, 5760, 2880, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 splitK2"),
-    Fastest(1, 6144, 2048, "stream 8x256 splitK8", "stream 8x256 splitK8"),
-    Fastest(4, 6144, 2048, "stream 8x256 splitK8", "stream 8x256 splitK8"),
+    Fastest(1, 5120, 2880, "stream 8x32", "stream 8x32"),
+    Fastest(4, 5120, 2880, "stream 8x256 splitK8", "stream 8x256 splitK8"),
+    Fastest(8, 5120, 2880, "stream 8x256 splitK8", "stream 8x256 splitK8"),
+    Fastest(1, 5120, 4096, "stream 8x32", "stream 8x32"),
+    Fastest(512, 5120, 4096, "rs_e5m2 128x128 streamK", "rs_bf16 128x128 streamK"),
+    Fastest(1536, 5120, 4096, "rs_e5m2 256x128", "rs_bf16 256x128"),
+    Fastest(1, 5760, 2880, "stream 8x32", "stream 8x32"),
+    Fastest(4, 5760, 2880, "stream 8x256 splitK8", "stream 8x256 splitK8"),
+    Fastest(8, 5760, 2880, "stream 8x256 splitK8", "stream 8x256 splitK8"),
+    Fastest(12, 5760, 2880, "stream 16x256 splitK8", "stream 16x256 splitK8"),
+    Fastest(16, 5760, 2880, "stream 16x256 splitK8", "stream 16x256 splitK8"),
+    Fastest(1, 6144, 2048, "stream 8x32", "stream 8x32"),
+    Fastest(4, 6144, 2048, "stream 8x128 splitK4", "stream 8x128 splitK4"),
+    Fastest(8, 6144, 2048, "stream 8x128 splitK4", "stream 8x128 splitK4"),
     Fastest(1536, 6144, 2048, "ss_e5m2 128x128 prepared", "ss_bf16 128x128 prepared"),
-    Fastest(1, 6144, 4096, "stream 8x32", "stream 8x32"),
-    Fastest(4, 6144, 4096, "stream 8x256 splitK8", "stream 8x256 splitK8"),
-    Fastest(8, 6144, 4096, "stream 8x256 splitK8", "stream 8x256 splitK8"),
-    Fastest(12, 6144, 4096, "rs_e5m2 64x128 splitK2", "stream 16x256 splitK8"),
-    Fastest(16, 6144, 4096, "rs_e5m2 64x128 splitK2", "stream 16x256 splitK8"),
-    Fastest(1, 7168, 2048, "stream 8x256 splitK8", "stream 8x256 splitK8"),
+    Fastest(1, 6144, 4096, "stream 8x64 splitK2", "stream 8x64 splitK2"),
+    Fastest(4, 6144, 4096, "stream 8x128 splitK4", "stream 8x128 splitK4"),
+    Fastest(1, 7168, 2048, "stream 8x32", "stream 8x32"),
     Fastest(4, 7168, 2048, "stream 8x256 splitK8", "stream 8x256 splitK8"),
-    Fastest(1024, 7168, 2048, "ss_e5m2 128x128 prepared", "rs_bf16 256x128"),
-    Fastest(12, 7168, 16384, "rs_e5m2 64x128 splitK2", "stream 16x256 splitK8"),
-    Fastest(24, 7168, 16384, "rs_e5m2 64x128 streamK", "rs_bf16 64x128 streamK"),
-    Fastest(512, 8192, 8192, "rs_e5m2 256x128", "rs_bf16 256x128 streamK"),
-    Fastest(48, 8192, 28672, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 splitK2"),
-    Fastest(64, 8192, 28672, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 splitK2"),
+    Fastest(8, 7168, 2048, "stream 8x256 splitK8", "stream 8x256 splitK8"),
+    Fastest(12, 7168, 2048, "stream 16x128 splitK4", "stream 16x128 splitK4"),
+    Fastest(16, 7168, 2048, "stream 16x128 splitK4", "stream 16x128 splitK4"),
+    Fastest(24, 7168, 2048, "rs_e5m2 64x128 splitK2", "stream 32x128 splitK2"),
+    Fastest(1536, 7168, 2048, "ss_e5m2 128x128 prepared", "rs_bf16 256x128"),
+    Fastest(128, 7168, 16384, "rs_e5m2 128x128 splitK2", "rs_bf16 128x128 streamK"),
+    Fastest(1536, 7168, 16384, "rs_e5m2 128x128 streamK", "rs_bf16 256x128"),
+    Fastest(12, 8192, 28672, "rs_e5m2 64x128 splitK2", "stream 16x64 splitK2"),
+    Fastest(16, 8192, 28672, "rs_e5m2 64x128 splitK2", "stream 16x128 splitK8"),
+    Fastest(24, 8192, 28672, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 streamK"),
+    Fastest(32, 8192, 28672, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 streamK"),
+    Fastest(48, 8192, 28672, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 streamK"),
+    Fastest(64, 8192, 28672, "rs_e5m2 64x128 splitK2", "rs_bf16 64x128 streamK"),
     Fastest(96, 8192, 28672, "rs_e5m2 128x128 splitK2", "rs_bf16 128x128 streamK"),
     Fastest(128, 8192, 28672, "rs_e5m2 128x128 splitK2", "rs_bf16 128x128 streamK"),
-    Fastest(512, 8192, 28672, "rs_e5m2 256x128", "rs_bf16 256x128 streamK"),
+    Fastest(192, 8192, 28672, "rs_e5m2 128x128 streamK", "rs_bf16 256x128 streamK"),
+    Fastest(256, 8192, 28672, "rs_e5m2 128x128 streamK", "rs_bf16 256x128 streamK"),
+    Fastest(384, 8192, 28672, "rs_e5m2 128x128 splitK2", "rs_bf16 128x128 streamK"),
+    Fastest(1024, 8192, 28672, "rs_e5m2 128x128", "rs_bf16 256x128"),
     Fastest(1, 9216, 4096, "stream 8x256 splitK4", "stream 8x256 splitK4"),
     Fastest(4, 9216, 4096, "stream 8x256 splitK4", "stream 8x256 splitK4"),
     Fastest(8, 9216, 4096, "stream 8x256 splitK4", "stream 8x256 splitK4"),
+    Fastest(12, 9216, 4096, "rs_e5m2 64x128 streamK", "stream 16x256 splitK4"),
+    Fastest(16, 9216, 4096, "rs_e5m2 64x128 streamK", "stream 16x256 splitK4"),
     Fastest(192, 9216, 4096, "rs_e5m2 128x128 streamK", "rs_bf16 256x128 streamK"),
-    Fastest(1, 10240, 8192, "stream 8x256 splitK4", "stream 8x256 splitK4"),
-    Fastest(512, 10240, 8192, "rs_e5m2 256x128 streamK", "rs_bf16 256x128 streamK"),
-    Fastest(96, 14336, 4096, "rs_e5m2 128x128", "rs_bf16 128x128"),
+    Fastest(2048, 10240, 8192, "rs_e5m2 256x128", "rs_bf16 256x128"),
+    Fastest(32, 14336, 4096, "rs_e5m2 64x128", "rs_bf16 64x128"),
     Fastest(128, 14336, 4096, "rs_e5m2 128x128", "rs_bf16 128x128"),
-    Fastest(1024, 14336, 4096, "ss_e5m2 128x128 prepared", "rs_bf16 256x128 streamK"),
-    Fastest(384, 18944, 3584, "rs_e5m2 128x128", "rs_bf16 128x128 streamK"),
-    Fastest(512, 24576, 1536, "rs_e5m2 256x128", "rs_bf16 256x128"),
-    Fastest(96, 28672, 8192, "rs_e5m2 128x128", "rs_bf16 128x128 streamK"),
-    Fastest(512, 28672, 8192, "rs_e5m2 256x128 streamK", "rs_bf16 256x128 streamK"),
-    Fastest(1024, 28672, 8192, "rs_e5m2 256x128", "rs_bf16 256x128"),
+    Fastest(768, 14336, 4096, "rs_e5m2 128x128 streamK", "rs_bf16 256x128 streamK"),
+    Fastest(1, 24576, 1536, "stream 8x128", "stream 8x128"),
+    Fastest(256, 24576, 1536, "rs_e5m2 128x128", "rs_bf16 256x128"),
+    Fastest(512, 28672, 8192, "rs_e5m2 128x128", "rs_bf16 256x128 streamK"),
 ]
 # fmt: on
