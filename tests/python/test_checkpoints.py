@@ -29,6 +29,7 @@ from mx_kernels.checkpoints.files import open_path
 from tests.tiers import deep
 
 every_form = pytest.mark.parametrize("form", FORMS)
+pytestmark = pytest.mark.filterwarnings("ignore:.*become floats")
 
 
 def with_index(folder, arrays):
@@ -75,7 +76,15 @@ def test_numbers_are_those_of_the_format(tmp_path, rng, form):
 
 
 # Only the config tells that eighteen rows are in blocks of eight, or that bytes are E8M0.
-TOLD = {"quark_blocks": "rows share a row of scales", "quark_e8m0_blocks": "32 bytes of mxfp8"}
+TOLD = {
+    "quark_blocks": "rows share a row of scales",
+    "quark_e8m0_blocks": "32 bytes of mxfp8",
+    "blocks_of_64_rows": r"expected scales \[2, 5\] of fp8_block_2d or",
+    "blocks_of_256": "expected scales .* of fp8_block_2d",
+    "e8m0_of_64_rows": "32 bytes of mxfp8",
+    "e8m0_of_64": "32 bytes of mxfp8",
+    "e8m0_of_128_rows_of_32": r"expected scales for \[200, 608\]",
+}
 KNOWN_BY_NAMES = [form for form in FORMS if form not in TOLD]
 
 
@@ -219,6 +228,17 @@ def test_every_power_of_two_is_a_scale_of_128_x_128(tmp_path, dtype):
     np.testing.assert_array_equal(loaded.unshuffle().scales.numpy()[0], wanted)
     got = loaded.dequantize("float32").numpy().reshape(256, 128)
     np.testing.assert_array_equal(got, np.repeat(wanted[:, None], 128, 1))
+
+
+def test_weights_that_become_floats_are_named_once(tmp_path, rng):
+    config, arrays, _ = FORMS["odd_k"](rng)
+    with pytest.warns(
+        UserWarning, match=r"fc1.weight \[18, 40\] of mxfp4, .* become floats"
+    ) as said:
+        mx.load(checkpoint(tmp_path, config, arrays))
+    assert len(said) == 1 and said[0].filename == __file__
+    for name in ("fc1_0.weight", "fc1_1.weight", "fc1_2.weight"):
+        assert name in str(said[0].message)
 
 
 # Memory, and other libraries.

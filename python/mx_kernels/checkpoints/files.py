@@ -28,11 +28,13 @@ from pathlib import Path, PurePosixPath
 import torch
 from torch import Tensor
 
-from mx_kernels.checkpoints.configs import OURS
+from mx_kernels.checkpoints.configs import ENTRIES, OURS, quantization
 
 SUFFIX = ".safetensors"
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
+MODELOPT = "hf_quant_config.json"
+"""Where ModelOpt says what it did, if not in the config."""
 METADATA = "__metadata__"
 LENGTH_BYTES = 8
 JSON_DEPTH = 64
@@ -176,9 +178,22 @@ def _open_folder(folder: Path, index: Path | None = None) -> Checkpoint:
         _check_shards(folder, files)
     if not files:
         raise FileNotFoundError(f"{folder}: got no *{SUFFIX}, expected a checkpoint")
-    config = folder / CONFIG
+    return _open_files(str(folder), files, listed, config_in(folder), folder)
+
+
+def config_in(folder: Path) -> dict:
+    """Returns the content of a folder's config, with what ModelOpt says beside it.
+
+    Raises:
+        ValueError: if that is no JSON.
+    """
+    config, beside = folder / CONFIG, folder / MODELOPT
     content = read_json(config) if config.is_file() else {}
-    return _open_files(str(folder), files, listed, content, folder)
+    if not beside.is_file() or quantization(content) is not None:
+        return content
+    said = read_json(beside).get("quantization")
+    said = said if isinstance(said, dict) else {}
+    return {**content, ENTRIES[0]: {"quant_method": "modelopt", **said}}
 
 
 def _check_no_other(folder: Path, index: Path, listed: Mapping[str, Path], is_asked: bool) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mx_kernels._core.facts import facts
 from mx_kernels.checkpoints.files import Checkpoint, open_path, open_state_dict
-from mx_kernels.checkpoints.forms import Parameter, plan
+from mx_kernels.checkpoints.forms import Parameter, plan, warn_of_floats
 from mx_kernels.checkpoints.writing import Stored
 from mx_kernels.tensor import MXTensor
 
@@ -26,12 +26,16 @@ def load(
 ) -> dict[str, MXTensor | Tensor]:
     """Returns the parameters of a checkpoint by name: MXTensors where they are MX, else tensors.
 
-    Reads gpt-oss, compressed-tensors (MXFP4, MXFP8, FP8), AMD Quark (MXFP4, MXFP8, FP8), DeepSeek's
-    FP8 and MXFP8 with `weight_scale_inv`, DeepSeek-V4's E8M0 scales and E2M1 experts, FP8 of
-    ComfyUI and Mistral, and what `save` writes; checkpoints of floats too. FP8 with one float
-    scale for a tensor gets it for each row. A name is the checkpoint's without what marks its
-    parts: `mlp.experts.gate_up_proj` for `_blocks` and `_scales`, `up_proj.weight` for
-    `weight_packed` and `weight_scale`. Experts `[E, N, K]` are one MXTensor.
+    Reads gpt-oss, compressed-tensors (MXFP4, MXFP8, FP8), AMD Quark (MXFP4, MXFP8, FP8), ModelOpt
+    (FP8, MXFP8, MXFP4), auto-round and MLX (MXFP4, MXFP8), FBGEMM's FP8, DeepSeek's FP8 and MXFP8
+    with `weight_scale_inv`, DeepSeek-V4's E8M0 scales and E2M1 experts, FP8 of ComfyUI and Mistral,
+    and what `save` writes; checkpoints of floats too. FP8 with one float scale for a tensor gets
+    it for each row, FP8 in other blocks than 128 x 128 scales that are repeated. A weight whose K
+    is no multiple of 32 becomes floats, and a warning names it.
+
+    A name is the checkpoint's without what marks its parts: `mlp.experts.gate_up_proj` for
+    `_blocks` and `_scales`, `up_proj.weight` for `weight_packed` and `weight_scale`. Experts
+    `[E, N, K]` are one MXTensor.
 
     Codes without their scales, scales without their codes, and a config that changes what weights
     mean raise; so do float8 matrices that never had a scale, which bfloat16 holds exactly.
@@ -66,6 +70,7 @@ def load(
     """
     checkpoint = open_any(path)
     parameters = plan(checkpoint)
+    warn_of_floats(parameters, checkpoint.where)
     with bar(progress, f"loading {checkpoint.where}", parameters) as done:
         result = {}
         for parameter in parameters:
