@@ -383,6 +383,54 @@ def odd_k(rng):
     return config, arrays, meaning
 
 
+def experts_apart(rng):
+    """A tensor for each of three experts, of rows that no block of 128 divides."""
+    c, s = finite_fp8(rng, 3, 2, 200, 288), float_scales(rng, 3, 2, 2, 3)
+    c2, s2 = finite_fp8(rng, 3, 288, 224), float_scales(rng, 3, 3, 2)
+    arrays = {}
+    for e in (1, 2, 0):
+        for name, of_codes, of_scales in (
+            ("up_proj", c[e, 1], s[e, 1]), ("gate_proj", c[e, 0], s[e, 0]),
+            ("down_proj", c2[e], s2[e]),
+        ):  # fmt: skip
+            arrays[f"{EXPERTS}.{e}.{name}.weight"] = of_codes.view(ml_dtypes.float8_e4m3fn)
+            arrays[f"{EXPERTS}.{e}.{name}.weight_scale_inv"] = of_scales
+    config = deepseek(rng)[0] | {"num_experts": 3}
+    others = plain(rng)
+    by_rows = np.repeat(s, 128, 2)[:, :, :200].reshape(3, 400, 3)
+    meaning = {
+        f"{EXPERTS}.gate_up_proj": ("fp8_block", c.reshape(3, 400, 288), by_rows),
+        f"{EXPERTS}.down_proj": ("fp8_block_2d", c2, s2),
+    }
+    return config, arrays | others, meaning | others
+
+
+def experts_of_bytes(rng):
+    """DeepSeek-V4's names, and biases; experts without a gate in another layer."""
+    c, s = codes(rng, 2, 2, 18, 48), scales(rng, 2, 2, 18, 3)
+    c2, s2 = codes(rng, 2, 96, 16), scales(rng, 2, 96, 1)
+    c3, s3 = codes(rng, 2, 18, 48), scales(rng, 2, 18, 3)
+    bias = floats(rng, 2, 2, 18)
+    here, there = "layers.0.ffn.experts", "backbone.layers.1.mixer.experts"
+    others, arrays = plain(rng), {}
+    for e in range(2):
+        pairs = {
+            f"{here}.{e}.w1": (c[e, 0], s[e, 0]), f"{here}.{e}.w2": (c2[e], s2[e]),
+            f"{here}.{e}.w3": (c[e, 1], s[e, 1]), f"{there}.{e}.up_proj": (c3[e], s3[e]),
+        }  # fmt: skip
+        for name, (of_codes, of_scales) in pairs.items():
+            arrays[f"{name}.weight"] = of_codes.view(np.int8)
+            arrays[f"{name}.scale"] = of_scales.view(ml_dtypes.float8_e8m0fnu)
+        arrays |= {f"{here}.{e}.w1.bias": bias[e, 0], f"{here}.{e}.w3.bias": bias[e, 1]}
+    meaning = {
+        f"{here}.gate_up_proj": ("mxfp4", c.reshape(2, 36, 48), s.reshape(2, 36, 3)),
+        f"{here}.gate_up_proj_bias": bias.reshape(2, 36),
+        f"{here}.down_proj": ("mxfp4", c2, s2),
+        f"{there}.up_proj": ("mxfp4", c3, s3),
+    }
+    return {}, arrays | others, meaning | others
+
+
 def _as_floats(c, s, format, k):
     padded = np.pad(c, ((0, 0), (0, c.shape[1] * (-k % 32) // k)))
     values = oracle.dequantize(padded, s, format)[:, :k]
@@ -417,8 +465,8 @@ FORMS = {
         compressed_mxfp8, mxfp8, deepseek, fp8_of_a_tensor, fp8_of_rows, e5m2_of_rows,
         fp8_of_groups, fused_fp8, fused_fp8_blocks, deepseek_v4, quark_e8m0_blocks,
         blocks_of_64_rows, blocks_of_256, e8m0_of_64_rows, e8m0_of_64, e8m0_of_128_rows_of_32,
-        modelopt_fp8, modelopt_blocks, modelopt_mixed, fbgemm, auto_round, mlx, odd_k, comfyui,
-        mistral,
+        modelopt_fp8, modelopt_blocks, modelopt_mixed, fbgemm, auto_round, mlx, odd_k,
+        experts_apart, experts_of_bytes, comfyui, mistral,
     )
 }  # fmt: skip
 

@@ -104,7 +104,7 @@ def quantization(config: Mapping) -> Mapping | None:
         ValueError: if it is no object, or there are several that differ.
     """
     said = []
-    for place in _models(config):
+    for place in models(config):
         for name in ENTRIES:
             found = place.get(name)
             if found is None or (name == ENTRIES[-1] and not isinstance(found, Mapping)):
@@ -121,12 +121,12 @@ def quantization(config: Mapping) -> Mapping | None:
     return said[0] if said else None
 
 
-def _models(config: Mapping, depth: int = 3) -> Iterator[Mapping]:
+def models(config: Mapping, depth: int = 3) -> Iterator[Mapping]:
     """Yields the configs of a model and of the models in it, as text_config and thinker_config."""
     yield config
     for name, value in config.items():
         if depth and isinstance(value, Mapping) and name not in ENTRIES:
-            yield from _models(value, depth - 1)
+            yield from models(value, depth - 1)
 
 
 def without_quantization(config: Mapping) -> dict:

@@ -22,7 +22,7 @@ import json
 import mmap
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 import torch
@@ -99,6 +99,8 @@ class Checkpoint:
     folder: Path | None = None
     files: tuple[Path, ...] = ()
     """That tensors are read from."""
+    is_part: bool = False
+    """Whether it is one shard of several."""
 
 
 def open_state_dict(tensors: Mapping[str, Tensor]) -> Checkpoint:
@@ -142,7 +144,8 @@ def open_path(path: str | Path) -> Checkpoint:
             f"{path}: got a file {path.suffix!r}, expected *{SUFFIX}, its index, or a folder of "
             "such files; others may run code when they are read"
         )
-    return _open_files(str(path), [path], {}, {}, None)
+    found = _open_files(str(path), [path], {}, {}, None)
+    return replace(found, is_part=SHARD.fullmatch(path.name) is not None)
 
 
 def open_files(files: Sequence[str | Path]) -> Checkpoint:

@@ -101,12 +101,17 @@ class Parameter:
     format: str = ""
     """Empty for a tensor."""
     meaning: Meaning | None = None
-    """What the parts are, None for a tensor and in our own form."""
+    """What the parts are, None for a tensor."""
 
     @property
     def nbytes(self) -> int:
         """Returns how much there is to read."""
         return sum(part.nbytes for part in self.parts)
+
+    @property
+    def has_own_memory(self) -> bool:
+        """Whether what is read is no memory of a file or of a state dict."""
+        return self.becomes_floats
 
     @property
     def becomes_floats(self) -> bool:
@@ -124,8 +129,6 @@ class Parameter:
             return tensors
         codes, scales = (tensor.contiguous() for tensor in tensors)
         codes = codes.view(torch.uint8)
-        if self.meaning is None:
-            return codes, scales.view(format_named(self.format).scale_dtype)
         fmt = format_named(self.meaning.format)
         *lead, k = self.shape
         codes = codes.reshape(*lead, fmt.packed_bytes(k))
@@ -253,7 +256,8 @@ class _Planner:
                 f"got {codes} {show(parts[0].shape)} and {scales} {show(parts[1].shape)}, expected "
                 f"{show(wanted[0])} and {show(wanted[1])} for {show(shape)} of {format}"
             )
-        self._add(name, Parameter(name, parts, shape, dtype, format), codes, scales)
+        meaning = Meaning(format, shape, (fmt.block_rows, fmt.block_k))
+        self._add(name, Parameter(name, parts, shape, dtype, format, meaning), codes, scales)
 
     def _add(self, name: str, parameter: Parameter, *parts: str) -> None:
         """Adds a parameter, made of some parts."""

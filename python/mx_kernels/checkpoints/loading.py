@@ -13,6 +13,7 @@ from torch import Tensor
 from mx_kernels._core.facts import facts
 from mx_kernels.checkpoints.files import Checkpoint, open_path, open_state_dict
 from mx_kernels.checkpoints.forms import Parameter, plan, warn_of_floats
+from mx_kernels.checkpoints.joining import joined
 from mx_kernels.checkpoints.writing import Stored
 from mx_kernels.tensor import MXTensor
 
@@ -22,6 +23,7 @@ def load(
     *,
     device: str | torch.device | None = None,
     preshuffle: bool = True,
+    join_experts: bool = True,
     progress: bool | None = None,
 ) -> dict[str, MXTensor | Tensor]:
     """Returns the parameters of a checkpoint by name: MXTensors where they are MX, else tensors.
@@ -57,6 +59,8 @@ def load(
             they are.
         preshuffle: whether MXTensors get the layout of their device, as `MXTensor.preshuffle`
             gives, if it has one of its own. False leaves them plain.
+        join_experts: whether the codes of experts that have a tensor each become one MXTensor, if
+            all are there, in one format. False leaves them apart.
         progress: whether to show a bar on stderr. None shows one on a terminal.
 
     Raises:
@@ -71,6 +75,7 @@ def load(
     checkpoint = open_any(path)
     parameters = plan(checkpoint)
     warn_of_floats(parameters, checkpoint.where)
+    parameters = joined(checkpoint, parameters) if join_experts else parameters
     with bar(progress, f"loading {checkpoint.where}", parameters) as done:
         result = {}
         for parameter in parameters:
@@ -95,7 +100,7 @@ def _made(
     parameter: Parameter, device: str | torch.device | None, preshuffle: bool, copy: bool
 ) -> MXTensor | Tensor:
     """Returns a parameter on a device; with `copy`, in memory of its own."""
-    read = parameter.read()
+    read, copy = parameter.read(), copy and not parameter.has_own_memory
     device = torch.device(device) if device is not None else read[0].device
     layout = facts().layout_for(device, parameter.format)
     is_shuffled = preshuffle and len(parameter.shape) > 1 and layout not in (None, facts().plain)

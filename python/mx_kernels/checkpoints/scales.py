@@ -102,7 +102,10 @@ def as_stored(scales: Tensor, meaning: Meaning) -> Tensor:
         scales = scales.to(torch.float32)
     else:
         scales = scales.view(torch.uint8)
-    there, wanted = blocks_of(shape, meaning.block), fmt.scales_of(shape)
+    wanted = fmt.scales_of(shape)
+    if tuple(scales.shape) == wanted:
+        return scales.contiguous()
+    there = blocks_of(shape, meaning.block)
     if scales.numel() != math.prod(there):
         lead = shape[:-2] if scales.numel() > 1 else [1] * len(shape[:-2])
         return scales.reshape(*lead, 1, 1).expand(wanted).contiguous()
