@@ -21,7 +21,7 @@ import ctypes
 import json
 import mmap
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -75,6 +75,8 @@ class Part:
     shape: tuple[int, ...]
     read: Callable[[], Tensor]
     """Returns the tensor, which may be the file's memory."""
+    name: str = ""
+    """What files call it."""
     is_own: bool = False
     """Whether it is in a file of our own form."""
 
@@ -101,6 +103,8 @@ class Checkpoint:
     """That tensors are read from."""
     is_part: bool = False
     """Whether it is one shard of several."""
+    twice: frozenset[str] = frozenset()
+    """Names of tensors that another file has too, which the index does not mean."""
 
 
 def open_state_dict(tensors: Mapping[str, Tensor]) -> Checkpoint:
@@ -148,8 +152,8 @@ def open_path(path: str | Path) -> Checkpoint:
     return replace(found, is_part=SHARD.fullmatch(path.name) is not None)
 
 
-def open_files(files: Sequence[str | Path]) -> Checkpoint:
-    """Returns what files hold together, after a look at all headers.
+def open_model(files: Iterable[str | Path]) -> Checkpoint:
+    """Returns what files of a model hold together, with the config and the index beside them.
 
     Raises:
         ValueError: if one is not what it says.
@@ -157,7 +161,12 @@ def open_files(files: Sequence[str | Path]) -> Checkpoint:
     paths = [Path(file) for file in files]
     if others := [path.name for path in paths if path.suffix != SUFFIX]:
         raise ValueError(f"got files {_some(others)}, expected *{SUFFIX}")
-    return _open_files(_some(list(map(str, paths))), paths, {}, {}, None)
+    folders = {path.parent for path in paths}
+    folder = folders.pop() if len(folders) == 1 else None
+    config = config_in(folder) if folder else {}
+    index = folder / INDEX if folder else None
+    listed = _listed(index) if index and index.is_file() and len(paths) > 1 else {}
+    return _open_files(_some(list(map(str, paths))), paths, listed, config, folder)
 
 
 def _open_folder(folder: Path, index: Path | None = None) -> Checkpoint:
@@ -281,11 +290,13 @@ def _open_files(
         )
     parts: dict[str, Part] = {}
     home: dict[str, Path] = {}
+    twice = set()
     for file, (_, found) in headers.items():
         if file in native:
             continue
         for name, part in found.items():
             if listed.get(name, file) != file:
+                twice.add(name)
                 continue
             if name in parts:
                 raise ValueError(
@@ -294,14 +305,14 @@ def _open_files(
                 )
             parts[name], home[name] = part, file
     for name, file in listed.items():
-        if name not in headers[file][1]:
+        if file in headers and name not in headers[file][1]:
             raise ValueError(
                 f"{where}: got no tensor {name!r} in {file.name}, expected it there, where the "
                 "index has it"
             )
     metadata = tuple(said for file, (said, _) in headers.items() if file not in native)
     read = tuple(file for file in files if file not in native)
-    return Checkpoint(where, parts, config, metadata, folder, read)
+    return Checkpoint(where, parts, config, metadata, folder, read, twice=frozenset(twice))
 
 
 def _is_native(metadata: Mapping[str, str], parts: Mapping[str, Part]) -> bool:
@@ -336,7 +347,7 @@ class _Files:
                 )
             read = lambda name=name: self._read(path, name)  # noqa: E731
             dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
-            parts[name] = Part(dtype, shape, read, is_own=OURS in metadata)
+            parts[name] = Part(dtype, shape, read, name, is_own=OURS in metadata)
         return metadata, parts
 
     def _read(self, path: Path, name: str) -> Tensor:

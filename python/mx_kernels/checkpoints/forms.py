@@ -274,7 +274,7 @@ def _bytes_of(words: Part, scales: Part) -> Part:
     shape = (*words.shape[:-1], words.shape[-1] * WORD_BYTES) if words.shape else ()
     is_fp8 = shape and scales.shape[-1:] == (-(-shape[-1] // MX_BLOCK),)
     dtype = torch.float8_e4m3fn if is_fp8 else torch.uint8
-    return Part(dtype, shape, lambda: words.read().contiguous().view(dtype))
+    return Part(dtype, shape, lambda: words.read().contiguous().view(dtype), words.name)
 
 
 def _own_meanings(checkpoint: Checkpoint) -> dict[str, tuple[str, tuple, torch.dtype]]:

@@ -44,8 +44,8 @@ EXPERT = re.compile(
     rf"(?P<experts>.*\bexperts)\.(?P<number>\d+)\.(?P<matrix>{'|'.join(PROJECTIONS)})"
     r"(\.weight|\.(?P<bias>bias)|)"
 )
-BY_ROWS = "fp8_block"
-"""The format that joins blocks of rows which are not whole."""
+BY_ROWS, OF_ROWS = "fp8_block", "fp8_block_2d"
+"""The format that joins what is in blocks of rows that are not whole, and that of such blocks."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def join(name: str, pieces: Sequence[Sequence[Parameter]], *, are_experts: bool)
         return None
     (rows,) = rows
     if first.format and any(n % format_named(first.format).block_rows for n in rows[:-1]):
-        pieces = [[_by_rows(piece) for piece in of_expert] for of_expert in pieces]
+        pieces = [[by_rows(piece) for piece in of_expert] for of_expert in pieces]
         first = pieces[0][0]
     lead = (len(pieces),) if are_experts else ()
     return Joined(
@@ -120,9 +120,12 @@ def join(name: str, pieces: Sequence[Sequence[Parameter]], *, are_experts: bool)
     )
 
 
-def _by_rows(piece: Parameter) -> Parameter:
-    """Returns a piece with a scale for each row."""
-    return replace(piece, format=BY_ROWS, meaning=replace(piece.meaning, format=BY_ROWS))
+def by_rows(it: Parameter) -> Parameter:
+    """Returns FP8 in blocks of rows with a scale for each row."""
+    if isinstance(it, Joined):
+        pieces = tuple(tuple(map(by_rows, of_expert)) for of_expert in it.pieces)
+        return replace(it, format=BY_ROWS, pieces=pieces)
+    return replace(it, format=BY_ROWS, meaning=replace(it.meaning, format=BY_ROWS))
 
 
 def joined(checkpoint: Checkpoint, parameters: Sequence[Parameter]) -> list[Parameter]:
