@@ -256,6 +256,187 @@ def quark_e8m0_blocks(rng):
     return _quark(weight), arrays, meaning | others
 
 
+def _blocks(rng, block, scale_dtype, format, repeats):
+    """FP8 in blocks that only the config tells, and its scales repeated as the format has them."""
+    shape = (200, 608)
+    stored = -(-shape[0] // block[0]), -(-shape[1] // block[1])
+    is_float = scale_dtype == np.float32
+    c, s = finite_fp8(rng, *shape), (float_scales if is_float else scales)(rng, *stored)
+    arrays = {
+        f"{UP}.weight": c.view(ml_dtypes.float8_e4m3fn),
+        f"{UP}.weight_scale_inv": s.view(scale_dtype),
+    }
+    method = {"quant_method": "fp8", "weight_block_size": list(block)}
+    values = s if is_float or format == "mxfp8" else power_of_two(s)
+    for axis, times in enumerate(repeats):
+        values = np.repeat(values, times, axis)
+    values = values[:200] if format != "fp8_block_2d" else values[:2]
+    values = values[:, : 608 // 32 if format == "mxfp8" else 5].copy()
+    others = plain(rng)
+    return {"quantization_config": method}, arrays | others, {
+        f"{UP}.weight": (format, c, values)
+    } | others  # fmt: skip
+
+
+def blocks_of_64_rows(rng):
+    return _blocks(rng, (64, 128), np.float32, "fp8_block", (64, 1))
+
+
+def blocks_of_256(rng):
+    return _blocks(rng, (256, 256), np.float32, "fp8_block_2d", (2, 2))
+
+
+def e8m0_of_64_rows(rng):
+    return _blocks(rng, (64, 128), ml_dtypes.float8_e8m0fnu, "fp8_block", (64, 1))
+
+
+def e8m0_of_64(rng):
+    return _blocks(rng, (1, 64), np.uint8, "mxfp8", (1, 2))
+
+
+def e8m0_of_128_rows_of_32(rng):
+    return _blocks(rng, (128, 32), np.uint8, "mxfp8", (128, 1))
+
+
+def _modelopt(algorithm, **others):
+    said = {"quant_method": "modelopt", "quant_algo": algorithm, "ignore": ["lm_head"], **others}
+    group = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float"}}
+    return {"quantization_config": said | {"config_groups": {"group_0": group}}}
+
+
+def modelopt_fp8(rng):
+    _, arrays, meaning = fp8_of_a_tensor(rng)
+    cache = {"model.layers.0.self_attn.k_proj.k_scale": np.ones((), np.float32)}
+    return _modelopt("FP8"), arrays | cache, meaning | cache
+
+
+def modelopt_blocks(rng):
+    """Scales with the axes within blocks."""
+    c, s = finite_fp8(rng, 256, 384), float_scales(rng, 2, 3)
+    others = plain(rng)
+    arrays = {f"{UP}.weight": c.view(ml_dtypes.float8_e4m3fn),
+              f"{UP}.weight_scale": s[:, None, :, None]} | others  # fmt: skip
+    return _modelopt("fp8_pb_wo"), arrays, {f"{UP}.weight": ("fp8_block_2d", c, s)} | others
+
+
+def modelopt_mixed(rng):
+    """MXFP8 and, by the name of a module, FP8."""
+    _, arrays, meaning = quark_mxfp8(rng)
+    c, s = finite_fp8(rng, 18, 96), float_scales(rng)
+    other = "model.layers.1.self_attn.o_proj"
+    of_other = {f"{other}.weight": c.view(ml_dtypes.float8_e4m3fn), f"{other}.weight_scale": s}
+    layers = {UP: {"quant_algo": "MXFP8", "group_size": 32}, other: {"quant_algo": "FP8"}}
+    scales_ = np.full((18, 1), s, np.float32)
+    config = _modelopt("MIXED_PRECISION", quantized_layers=layers)
+    return config, arrays | of_other, meaning | {f"{other}.weight": ("fp8", c, scales_)}
+
+
+def fbgemm(rng):
+    _, arrays, meaning = fp8_of_rows(rng)
+    said = {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}
+    return {"quantization_config": said}, arrays, meaning
+
+
+def auto_round(rng):
+    """Four bits, and eight by the name of a module."""
+    _, arrays, meaning = compressed_mxfp4(rng)
+    c, s = finite_fp8(rng, 18, 96), scales(rng, 18, 3)
+    other = "model.layers.1.mlp.up_proj"
+    said = {
+        "quant_method": "auto-round", "packing_format": "auto_round:llm_compressor",
+        "data_type": "mx_fp", "bits": 4, "group_size": 32, "sym": True,
+        "extra_config": {other: {"bits": 8, "data_type": "mx_fp"}},
+    }  # fmt: skip
+    of_other = {f"{other}.weight": c.view(ml_dtypes.float8_e4m3fn), f"{other}.weight_scale": s}
+    meaning = meaning | {f"{other}.weight": ("mxfp8", c, s)}
+    return {"quantization_config": said}, arrays | of_other, meaning
+
+
+def mlx(rng):
+    """Words of 32 bits: experts in four bits, and a layer in eight."""
+    c, s = codes(rng, 2, 18, 48), scales(rng, 2, 18, 3)
+    c8, s8 = finite_fp8(rng, 18, 96), scales(rng, 18, 3)
+    name, others = "model.layers.0.mlp.switch_mlp.up_proj", plain(rng)
+    said = {"group_size": 32, "bits": 4, "mode": "mxfp4"}
+    said |= {UP: {"group_size": 32, "bits": 8, "mode": "mxfp8"}}
+    arrays = {f"{name}.weight": c.view(np.uint32), f"{name}.scales": s,
+              f"{UP}.weight": c8.view(np.uint32), f"{UP}.scales": s8}  # fmt: skip
+    meaning = {f"{name}.weight": ("mxfp4", c, s), f"{UP}.weight": ("mxfp8", c8, s8)}
+    return {"quantization": said, "quantization_config": said}, arrays | others, meaning | others
+
+
+def odd_k(rng):
+    """K that no block divides: floats, beside codes."""
+    config, arrays, meaning = compressed_mxfp4(rng)
+    name = "vision_tower.layers.0.fc1"
+    c, s = codes(rng, 18, 20), scales(rng, 18, 2)
+    arrays |= {f"{name}.weight_packed": c, f"{name}.weight_scale": s}
+    meaning |= {f"{name}.weight": _as_floats(c, s, "mxfp4", 40)}
+    for number, (format, stored) in enumerate(
+        {"fp8": (18, 1), "mxfp8": (18, 2), "fp8_block_2d": (1, 1)}.items()
+    ):
+        c = finite_fp8(rng, 18, 48)
+        s = (scales if format == "mxfp8" else float_scales)(rng, *stored)
+        arrays |= {f"{name}_{number}.weight": c.view(ml_dtypes.float8_e4m3fn),
+                   f"{name}_{number}.weight_scale": s}  # fmt: skip
+        meaning |= {f"{name}_{number}.weight": _as_floats(c, s, format, 48)}
+    return config, arrays, meaning
+
+
+def experts_apart(rng):
+    """A tensor for each of three experts, of rows that no block of 128 divides."""
+    c, s = finite_fp8(rng, 3, 2, 200, 288), float_scales(rng, 3, 2, 2, 3)
+    c2, s2 = finite_fp8(rng, 3, 288, 224), float_scales(rng, 3, 3, 2)
+    arrays = {}
+    for e in (1, 2, 0):
+        for name, of_codes, of_scales in (
+            ("up_proj", c[e, 1], s[e, 1]), ("gate_proj", c[e, 0], s[e, 0]),
+            ("down_proj", c2[e], s2[e]),
+        ):  # fmt: skip
+            arrays[f"{EXPERTS}.{e}.{name}.weight"] = of_codes.view(ml_dtypes.float8_e4m3fn)
+            arrays[f"{EXPERTS}.{e}.{name}.weight_scale_inv"] = of_scales
+    config = deepseek(rng)[0] | {"num_experts": 3}
+    others = plain(rng)
+    by_rows = np.repeat(s, 128, 2)[:, :, :200].reshape(3, 400, 3)
+    meaning = {
+        f"{EXPERTS}.gate_up_proj": ("fp8_block", c.reshape(3, 400, 288), by_rows),
+        f"{EXPERTS}.down_proj": ("fp8_block_2d", c2, s2),
+    }
+    return config, arrays | others, meaning | others
+
+
+def experts_of_bytes(rng):
+    """DeepSeek-V4's names, and biases; experts without a gate in another layer."""
+    c, s = codes(rng, 2, 2, 18, 48), scales(rng, 2, 2, 18, 3)
+    c2, s2 = codes(rng, 2, 96, 16), scales(rng, 2, 96, 1)
+    c3, s3 = codes(rng, 2, 18, 48), scales(rng, 2, 18, 3)
+    bias = floats(rng, 2, 2, 18)
+    here, there = "layers.0.ffn.experts", "backbone.layers.1.mixer.experts"
+    others, arrays = plain(rng), {}
+    for e in range(2):
+        pairs = {
+            f"{here}.{e}.w1": (c[e, 0], s[e, 0]), f"{here}.{e}.w2": (c2[e], s2[e]),
+            f"{here}.{e}.w3": (c[e, 1], s[e, 1]), f"{there}.{e}.up_proj": (c3[e], s3[e]),
+        }  # fmt: skip
+        for name, (of_codes, of_scales) in pairs.items():
+            arrays[f"{name}.weight"] = of_codes.view(np.int8)
+            arrays[f"{name}.scale"] = of_scales.view(ml_dtypes.float8_e8m0fnu)
+        arrays |= {f"{here}.{e}.w1.bias": bias[e, 0], f"{here}.{e}.w3.bias": bias[e, 1]}
+    meaning = {
+        f"{here}.gate_up_proj": ("mxfp4", c.reshape(2, 36, 48), s.reshape(2, 36, 3)),
+        f"{here}.gate_up_proj_bias": bias.reshape(2, 36),
+        f"{here}.down_proj": ("mxfp4", c2, s2),
+        f"{there}.up_proj": ("mxfp4", c3, s3),
+    }
+    return {}, arrays | others, meaning | others
+
+
+def _as_floats(c, s, format, k):
+    padded = np.pad(c, ((0, 0), (0, c.shape[1] * (-k % 32) // k)))
+    values = oracle.dequantize(padded, s, format)[:, :k]
+    return values.astype(np.float32).astype(ml_dtypes.bfloat16)
+
+
 def _of_a_file(rng, ending):
     """FP8 with one scale, in a file that has no config."""
     c, s = finite_fp8(rng, 18, 96), float_scales(rng)
@@ -282,8 +463,10 @@ FORMS = {
     for form in (
         gpt_oss, quark_mxfp4, quark_experts, quark_mxfp8, quark_blocks, compressed_mxfp4,
         compressed_mxfp8, mxfp8, deepseek, fp8_of_a_tensor, fp8_of_rows, e5m2_of_rows,
-        fp8_of_groups, fused_fp8, fused_fp8_blocks, deepseek_v4, quark_e8m0_blocks, comfyui,
-        mistral,
+        fp8_of_groups, fused_fp8, fused_fp8_blocks, deepseek_v4, quark_e8m0_blocks,
+        blocks_of_64_rows, blocks_of_256, e8m0_of_64_rows, e8m0_of_64, e8m0_of_128_rows_of_32,
+        modelopt_fp8, modelopt_blocks, modelopt_mixed, fbgemm, auto_round, mlx, odd_k,
+        experts_apart, experts_of_bytes, comfyui, mistral,
     )
 }  # fmt: skip
 

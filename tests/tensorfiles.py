@@ -14,6 +14,7 @@ DTYPES = {
     "U8": np.dtype(np.uint8),
     "I8": np.dtype(np.int8),
     "I32": np.dtype(np.int32),
+    "U32": np.dtype(np.uint32),
     "I64": np.dtype(np.int64),
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),

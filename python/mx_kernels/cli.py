@@ -188,7 +188,8 @@ def convert(
     *,
     to: Annotated[str, typer.Option(help=f"The form to write: {', '.join(TARGETS)}.")] = OURS,
     format: Annotated[
-        str | None, typer.Option(help=f"What floats become; default {DEFAULT_FORMAT}.")
+        str | None,
+        typer.Option(help=f"What floats become, default {DEFAULT_FORMAT}; and codes, if given."),
     ] = None,
     rounding: Annotated[
         str | None, typer.Option(help=f"How scales are chosen; default {DEFAULT_ROUNDING}.")
@@ -223,5 +224,8 @@ def convert(
         highlight=False,
         markup=False,
     )
+    if done.dequantized:
+        names = ", ".join(done.dequantized)
+        console.print(f"floats, by their K: {names}", highlight=False, markup=False)
     if done.left_out:
         console.print(f"left out: {', '.join(done.left_out)}", highlight=False, markup=False)

@@ -210,3 +210,29 @@ def assert_same_state(got, expected):
     assert list(got) == list(expected)
     for name, t in got.items():
         assert t.dtype == expected[name].dtype and torch.equal(t, expected[name]), name
+
+
+SPREAD = 4
+
+
+def assert_same_greedy_tokens(got, expected, prompt, *, tokens, at_least, error):
+    """Compares greedy tokens up to where the two largest logits are too close to tell.
+
+    Logits differ by `error`, relative, and none by more than SPREAD standard deviations of that.
+    """
+    choices = {"max_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
+    out = {"output_logits": True, "return_dict_in_generate": True}
+    runs = [model.generate(prompt, **choices, **out) for model in (got, expected)]
+    decided = 0
+    for row in range(len(prompt)):
+        for step in range(tokens):
+            ours, theirs = (run.logits[step][row].float() for run in runs)
+            bound = error * SPREAD * theirs.std()
+            assert (ours - theirs).abs().max() < bound, (row, step)
+            first, second = theirs.topk(2).values
+            if first - second < 2 * bound:
+                break
+            place = prompt.shape[1] + step
+            assert runs[0].sequences[row, place] == runs[1].sequences[row, place]
+            decided += 1
+    assert decided >= at_least, decided

@@ -12,8 +12,9 @@ import torch
 import mx_kernels as mx
 import oracle
 import tensorfiles
-from checkpoint_forms import EXPERTS, FORMS, UP, floats
+from checkpoint_forms import EXPERTS, FORMS, UP, assert_means, floats
 from mx_kernels import checkpoints
+from mx_kernels.checkpoints import converting
 from mx_kernels.checkpoints.floats import TURNED
 from tests.python.test_cli import command
 
@@ -90,8 +91,15 @@ def test_floats_beside_mx_are_quantized_only_if_asked_for(tmp_path, rng):
     assert_quantized(got, arrays["model.layers.0.self_attn.q_proj.weight"])
 
 
+JOINED = ("experts_apart", "experts_of_bytes")
+"""Forms with a tensor for each expert, which loading joins and converting does not."""
+
+
 def forms_to(*targets):
-    return [(form, target) for form in FORMS for target in targets]
+    every = [(form, target) for form in FORMS for target in targets]
+    return [
+        (form, target) for form, target in every if form not in JOINED or target == "mx_kernels"
+    ]
 
 
 def parts_by_hand(target, name, format, codes, scales):
@@ -404,7 +412,7 @@ def test_convert_copies_folders_and_says_what_it_leaves_out(tmp_path, rng):
 
 QUANTIZED = "which matches only what is quantized already, as model.layers.0.mlp.up_proj.weight in"
 NO_EFFECT = {
-    "format": (["--format", "mxfp4"], "format: got 'mxfp4' for a checkpoint that is quantized alr"),
+    "format": (["--format", "fp8"], "format: got 'fp8' for a checkpoint that is quantized already"),
     "rounding": (["--rounding", "even"], "rounding: got 'even' for a checkpoint that is quantized"),
     "axis": (["--k-axis", "-1"], "k_axis: got -1 for a checkpoint that is quantized already"),
     "include": (["--include", "*up_proj.weight"], QUANTIZED),
@@ -463,3 +471,66 @@ def test_convert_does_not_overwrite(tmp_path, rng):
     text = command("convert", tmp_path / "in", tmp_path / "x.safetensors", code=2)
     assert "got a file for a folder's checkpoint, expected a folder" in text
     assert "error: " in command("convert", tmp_path / "nothing", tmp_path / "out", code=2)
+
+
+ANEW = {
+    "experts_apart": "mxfp4",
+    "deepseek": "mxfp4",
+    "fused_fp8_blocks": "mxfp8",
+    "fp8_of_a_tensor": "mxint8",
+    "gpt_oss": "fp8_block_2d",
+    "modelopt_mixed": "mxfp4",
+}
+
+
+@pytest.mark.parametrize("form", ANEW)
+def test_codes_become_another_format_by_float32(tmp_path, rng, form, monkeypatch):
+    """In steps of 128 rows, whatever the matrix has."""
+    monkeypatch.setattr(converting, "STEP_ELEMENTS", 1)
+    config, arrays, meaning = FORMS[form](rng)
+    (tmp_path / "in").mkdir()
+    tensorfiles.write(tmp_path / "in" / "model.safetensors", arrays)
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    done = checkpoints.convert(
+        tmp_path / "in", tmp_path / "out", format=ANEW[form], rounding="rceil"
+    )
+    assert not done.rewritten and done.quantized
+    loaded = mx.load(tmp_path / "out")
+    for name, m in meaning.items():
+        if not isinstance(m, tuple):
+            continue
+        values = oracle.round_to(oracle.dequantize(m[1], m[2], m[0]), "float32")
+        got = loaded[name].unshuffle()
+        assert got.format == ANEW[form]
+        for e in np.ndindex(values.shape[:-2]):
+            codes, scales = oracle.quantize(values[e], "rceil", ANEW[form])
+            oracle.assert_bitwise_equal(got.codes.numpy()[e], codes)
+            oracle.assert_bitwise_equal(got.scales.numpy()[e], scales)
+
+
+def test_patterns_say_which_codes_are_quantized_anew(tmp_path, rng):
+    config, arrays, _ = FORMS["modelopt_mixed"](rng)
+    (tmp_path / "in").mkdir()
+    tensorfiles.write(tmp_path / "in" / "model.safetensors", arrays)
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    other = "model.layers.1.self_attn.o_proj.weight"
+    for number, options in enumerate(({"include": "*o_proj*"}, {"exclude": "*up_proj*"})):
+        out = tmp_path / str(number)
+        done = checkpoints.convert(tmp_path / "in", out, format="mxint8", **options)
+        assert (done.quantized, done.rewritten) == ((other,), (f"{UP}.weight",))
+        assert {t.format for t in mx.load(out).values() if isinstance(t, mx.MXTensor)} == {
+            "mxfp8", "mxint8",
+        }  # fmt: skip
+
+
+def test_weights_that_become_floats_are_named(tmp_path, rng):
+    config, arrays, meaning = FORMS["odd_k"](rng)
+    (tmp_path / "in").mkdir()
+    tensorfiles.write(tmp_path / "in" / "model.safetensors", arrays)
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    done = checkpoints.convert(tmp_path / "in", tmp_path / "out", to="compressed-tensors")
+    assert sorted(done.dequantized) == sorted(n for n in meaning if n.startswith("vision_tower"))
+    assert not set(done.dequantized) & {*done.kept, *done.rewritten, *done.quantized}
+    assert_means(mx.load(tmp_path / "out"), meaning)
+    said = command("convert", tmp_path / "in", tmp_path / "again")
+    assert "floats, by their K: " in said and "fc1_2.weight" in said

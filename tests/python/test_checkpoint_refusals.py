@@ -13,13 +13,14 @@ from checkpoint_forms import MX4, checkpoint, one_file, torch_of
 from mx_kernels.checkpoints import configs
 from mx_kernels.checkpoints.configs import Rules
 
+U8, F32 = np.uint8, np.float32
 FLOAT_SCALES = np.ones((1, 1), np.float32)
 FP8 = np.zeros((18, 96), ml_dtypes.float8_e4m3fn)
 REFUSED = {
     "FP8 in blocks of 64 x 64": (
         {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}},
         {"a.weight": FP8, "a.weight_scale_inv": np.ones((1, 2), np.float32)},
-        r"got weight_block_size \[64, 64\], expected \[128, 128\]",
+        r"weight_block_size \[64, 64\] .* scales a.weight_scale_inv float32 \[1, 2\], expected",
     ),
     "FP8 in blocks of 64 x 64 without a config": (
         {},
@@ -39,10 +40,44 @@ REFUSED = {
     "scales of FP8 alone": (
         {}, {"a.weight_scale_inv": FLOAT_SCALES}, "got scales a.weight_scale_inv .* codes a.weight",
     ),
-    "FP8 with rows of 40": (
-        {},
-        {"a.weight": np.zeros((18, 40), ml_dtypes.float8_e4m3fn), "a.weight_scale": FLOAT_SCALES},
-        "expected weights .*, K a multiple of 32",
+    "no pair of sizes of a block": (
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, True]}}, {},
+        r"weight_block_size \[128, True\], expected two positive integers, as \[128, 128\]",
+    ),
+    "compressed blocks of no pair": (
+        {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"g": {
+            "format": "float-quantized", "weights": {
+                "strategy": "block", "block_structure": [128]}}}}},
+        {"a.weight": FP8, "a.weight_scale": np.ones((1, 1), np.float32)},
+        r"block_structure \[128\], expected two",
+    ),
+    "ModelOpt's NVFP4": (
+        {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}},
+        {"a.weight": np.zeros((2, 16), np.uint8),
+         "a.weight_scale": np.zeros((2, 2), ml_dtypes.float8_e4m3fn),
+         "a.weight_scale_2": np.ones((), np.float32)},
+        "got quant_algo 'NVFP4' .NVFP4: scales of 16 .* for a, expected FP8 or",
+    ),
+    "one of ModelOpt's mixed layers": (
+        {"quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+                                 "quantized_layers": {"a": {"quant_algo": "W4A16_AWQ"}}}},
+        {"a.weight": np.zeros((2, 16), np.uint8), "a.weight_scale": np.zeros((2, 1), np.uint8)},
+        "got quant_algo 'W4A16_AWQ' .integers. for a,",
+    ),
+    "auto-round's integers": (
+        {"quantization_config": {"quant_method": "auto-round", "data_type": "int", "bits": 4}},
+        {"a.weight_packed": np.zeros((2, 16), np.uint8), "a.weight_scale": np.zeros((2, 1), U8)},
+        "got data_type .*'int' of 4 bits.* for a, expected mx_fp of 4 bits or",
+    ),
+    "MLX's affine": (
+        {"quantization": {"group_size": 32, "bits": 4},
+         "quantization_config": {"group_size": 32, "bits": 4}},
+        {"a.weight": np.zeros((2, 4), np.uint32), "a.scales": np.zeros((2, 1), U8)},
+        "got mode 'affine' .integers. for a, expected mxfp4 or mxfp8",
+    ),
+    "MLX's affine without its config": (
+        {}, {"a.weight": np.zeros((2, 4), np.uint32), "a.scales": np.ones((2, 1), np.float16)},
+        "a.weight uint32 .2, 4. and beside it a.scales float16",
     ),
     "NVFP4": (
         {},
@@ -328,7 +363,6 @@ def e4m3(*shape):
     return np.ones(shape, ml_dtypes.float8_e4m3fn)
 
 
-U8, F32 = np.uint8, np.float32
 HALVES = {
     "a scale of another name": (
         {"q.weight": e4m3(4, 64), "q.weight_factor_scale": np.ones((), F32)},

@@ -29,6 +29,7 @@ from mx_kernels.checkpoints.files import open_path
 from tests.tiers import deep
 
 every_form = pytest.mark.parametrize("form", FORMS)
+pytestmark = pytest.mark.filterwarnings("ignore:.*become floats")
 
 
 def with_index(folder, arrays):
@@ -75,7 +76,15 @@ def test_numbers_are_those_of_the_format(tmp_path, rng, form):
 
 
 # Only the config tells that eighteen rows are in blocks of eight, or that bytes are E8M0.
-TOLD = {"quark_blocks": "rows share a row of scales", "quark_e8m0_blocks": "32 bytes of mxfp8"}
+TOLD = {
+    "quark_blocks": "rows share a row of scales",
+    "quark_e8m0_blocks": "32 bytes of mxfp8",
+    "blocks_of_64_rows": r"expected scales \[2, 5\] of fp8_block_2d or",
+    "blocks_of_256": "expected scales .* of fp8_block_2d",
+    "e8m0_of_64_rows": "32 bytes of mxfp8",
+    "e8m0_of_64": "32 bytes of mxfp8",
+    "e8m0_of_128_rows_of_32": r"expected scales for \[200, 608\]",
+}
 KNOWN_BY_NAMES = [form for form in FORMS if form not in TOLD]
 
 
@@ -221,6 +230,50 @@ def test_every_power_of_two_is_a_scale_of_128_x_128(tmp_path, dtype):
     np.testing.assert_array_equal(got, np.repeat(wanted[:, None], 128, 1))
 
 
+def test_weights_that_become_floats_are_named_once(tmp_path, rng):
+    config, arrays, _ = FORMS["odd_k"](rng)
+    with pytest.warns(
+        UserWarning, match=r"fc1.weight \[18, 40\] of mxfp4, .* become floats"
+    ) as said:
+        mx.load(checkpoint(tmp_path, config, arrays))
+    assert len(said) == 1 and said[0].filename == __file__
+    for name in ("fc1_0.weight", "fc1_1.weight", "fc1_2.weight"):
+        assert name in str(said[0].message)
+
+
+def without_an_expert(arrays):
+    return {name: array for name, array in arrays.items() if ".experts.1.up_proj" not in name}
+
+
+def in_two_formats(arrays):
+    name = f"{EXPERTS}.2.gate_proj.weight"
+    return arrays | {f"{name}_scale_inv": np.ones((200, 3), np.float32)}
+
+
+@pytest.mark.parametrize("change", [without_an_expert, in_two_formats])
+def test_experts_that_do_not_fit_together_stay_apart(tmp_path, rng, change):
+    config, arrays, meaning = FORMS["experts_apart"](rng)
+    loaded = mx.load(checkpoint(tmp_path, {}, change(arrays)))
+    assert f"{EXPERTS}.gate_up_proj" not in loaded
+    assert loaded[f"{EXPERTS}.2.gate_proj.weight"].shape == (200, 288)
+    down = f"{EXPERTS}.down_proj"
+    assert_means({down: loaded[down]}, {down: meaning[down]})
+    one_file(tmp_path, arrays)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_experts": 6}))
+    assert f"{EXPERTS}.2.down_proj.weight" in mx.load(tmp_path)
+
+
+def test_experts_stay_apart_if_asked_and_in_a_shard(tmp_path, rng):
+    config, arrays, meaning = FORMS["experts_apart"](rng)
+    apart = mx.load(checkpoint(tmp_path, config, arrays), join_experts=False)
+    for e, of_expert in enumerate(meaning[f"{EXPERTS}.down_proj"][1]):
+        got = apart[f"{EXPERTS}.{e}.down_proj.weight"].unshuffle().codes
+        oracle.assert_bitwise_equal(got.numpy(), of_expert)
+    shard = tmp_path / "model-00001-of-00002.safetensors"
+    (tmp_path / "model.safetensors").rename(shard)
+    assert mx.load(shard).keys() == apart.keys()
+
+
 # Memory, and other libraries.
 
 PEAK = """
@@ -239,18 +292,33 @@ print(sum(t.nbytes for t in loaded.values()), memory("VmHWM") - before)
 """
 
 
-def test_loading_takes_the_memory_of_the_result_and_of_one_file(tmp_path):
+def some_of_each():
     shard = {f"{i}": torch.full((2, 256, 16384), i / 7).bfloat16() for i in range(6)}
-    weights = {name: mx.quantize(x) if i % 2 else x for i, (name, x) in enumerate(shard.items())}
-    mx.save({"0": weights["1"]}, tmp_path / "small")
+    return {name: mx.quantize(x) if i % 2 else x for i, (name, x) in enumerate(shard.items())}
+
+
+def experts_in_files():
+    """Four layers, each matrix of an expert in a file of its own."""
+    # Joined more than the 32 MB that the allocator of C would keep when they are freed.
+    x = torch.full((320, 32768), 1 / 7).bfloat16()
+    names = [f"{i}.experts.{e}.{m}" for i in range(4) for e in range(2) for m in ("w1", "w3")]
+    return {f"{name}.weight": mx.quantize(x, format="mxfp8") for name in names}
+
+
+@pytest.mark.parametrize("weights", [some_of_each, experts_in_files])
+def test_loading_takes_the_memory_of_the_result_and_of_one_parameter(tmp_path, weights):
+    weights = weights()
+    mx.save({"0": weights.get("1", next(iter(weights.values())))}, tmp_path / "small")
     mx.save(weights, tmp_path / "large", max_shard_bytes=1)
-    largest = max(w.nbytes for w in weights.values())
+    joined = mx.load(tmp_path / "large", preshuffle=False)
+    largest = max(w.nbytes for w in joined.values())
     run = subprocess.run(
         [sys.executable, "-c", PEAK, tmp_path], capture_output=True, text=True, check=True
     )
     size, grown = map(int, run.stdout.split())
     assert size >= sum(w.nbytes for w in weights.values())
-    # Two files are mapped at once; without unmapping, or with a copy of all, it would be twice.
+    # Two files are mapped at once, or one parameter is plain and preshuffled; without unmapping,
+    # or with a copy of all, it would be twice.
     assert size < grown < size + 2 * largest + 8e6 < 1.7 * size
 
 

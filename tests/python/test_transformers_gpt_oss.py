@@ -25,7 +25,7 @@ from bench.gpt_oss import write_checkpoint
 from mx_kernels import checkpoints
 from mx_kernels.checkpoints.files import let_go
 from mx_kernels.integrations.transformers import from_pretrained, register
-from tests.python.models import assert_same_state
+from tests.python.models import assert_same_greedy_tokens, assert_same_state
 from tests.tiers import deep, tiered
 
 TINY = {
@@ -46,8 +46,8 @@ PRODUCTS = 2 * LAYERS
 """Of quantized weights, one after the other."""
 HALF_ULP = 2**-9
 """Of bfloat16: what rounding a number changes of it, at most."""
-SPREAD = 4
-"""Largest logit error, in standard deviations."""
+ERROR = PRODUCTS * HALF_ULP
+"""Of logits, relative."""
 
 
 @pytest.fixture(autouse=True)
@@ -97,30 +97,10 @@ def test_logits_are_those_of_dequantized_weights_within_the_rounding_of_activati
     assert (coarse - expected).norm() / expected.norm() > 4 * error
 
 
-def assert_same_greedy_tokens(got, expected, prompt, tokens, at_least):
-    """Compares greedy tokens up to where the two largest logits are too close to tell."""
-    choices = {"max_new_tokens": tokens, "do_sample": False}
-    out = {"output_logits": True, "return_dict_in_generate": True}
-    runs = [model.generate(prompt, **choices, **out) for model in (got, expected)]
-    decided = 0
-    for row in range(len(prompt)):
-        for step in range(tokens):
-            ours, theirs = (run.logits[step][row].float() for run in runs)
-            bound = PRODUCTS * HALF_ULP * SPREAD * theirs.std()
-            assert (ours - theirs).abs().max() < bound
-            first, second = theirs.topk(2).values
-            if first - second < 2 * bound:
-                break
-            place = prompt.shape[1] + step
-            assert runs[0].sequences[row, place] == runs[1].sequences[row, place]
-            decided += 1
-    assert decided >= at_least
-
-
 def test_greedy_tokens_are_those_of_dequantized_weights(tiny):
     got = from_pretrained(tiny, activations="bf16", dtype=torch.float32)
     expected = dequantized(tiny, dtype=torch.float32)
-    assert_same_greedy_tokens(got, expected, IDS, tokens=8, at_least=8)
+    assert_same_greedy_tokens(got, expected, IDS, tokens=8, at_least=8, error=ERROR)
 
 
 def test_bfloat16_is_no_less_exact_than_with_dequantized_weights(tiny):

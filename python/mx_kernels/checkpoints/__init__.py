@@ -5,8 +5,11 @@
     convert(path, out)   a checkpoint in another form, quantized on the way if it is not yet
 
         files.py      which tensors there are, from the headers alone; one at a time
-        configs.py    what a quantization_config says
+        configs.py    what a config says of quantization, found and checked
+        methods.py    what that means for a module: a table, a row a quantization method
+        scales.py     which format codes and scales are, and the scales as it has them
         forms.py      which tensors are the parts of which parameter: a table
+        joining.py    one tensor an expert becomes one of all experts
         leftovers.py  what is in no pair: tensors, or halves that are refused
         loading.py    parameters as they are wanted: on a device, preshuffled
         writing.py    safetensors files, a tensor at a time, complete or not at all

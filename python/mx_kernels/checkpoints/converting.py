@@ -1,9 +1,10 @@
 """From one form of checkpoint to another, a parameter at a time.
 
-What is MX already keeps its numbers; only names and places change. Of a checkpoint of floats the
-weights of linear layers are quantized: matrices called `*.weight`, but for those that `floats`
-names. Weights that a model keeps as [..., K, N] become [..., N, K], see `floats`. The memory needed
-is that of the largest parameter.
+What is quantized keeps its numbers, unless a format is asked for: then codes of another become
+float32 and are quantized anew, some rows at a time. Of a checkpoint of floats the weights of linear
+layers are quantized: matrices called `*.weight`, but for those that `floats` names. Weights that a
+model keeps as [..., K, N] become [..., N, K], see `floats`. The memory needed is that of the
+largest parameter.
 
 Beside the weights everything in the source's folder is copied, also in folders in it, but for
 hidden folders. Left out, and named in `Conversion.left_out`, are other files of weights and links
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import itertools
 import json
 import os
 import shutil
@@ -21,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from mx_kernels import ops
@@ -42,6 +45,7 @@ from mx_kernels.checkpoints.writing import (
     write_shards,
 )
 from mx_kernels.conversion.rules import patterns_of
+from mx_kernels.tensor import MXTensor
 
 INDEXES = ".index.json"
 LEFT = (
@@ -49,6 +53,10 @@ LEFT = (
     ".msgpack", ".tflite", ".ot",
 )  # fmt: skip
 """How the names of files end that are weights too, and are not copied."""
+ROW_UNIT = 128
+"""Rows that are whole blocks in every format."""
+STEP_ELEMENTS = 1 << 24
+"""Of floats that codes become at a time: 64 MB."""
 MODULES = "modules.json"
 """Names the folders of a model of sentence-transformers."""
 
@@ -60,11 +68,13 @@ class Conversion:
     quantized: tuple[str, ...]
     """Now."""
     rewritten: tuple[str, ...]
-    """Were MX before."""
+    """Were quantized before, and have the same codes."""
     kept: tuple[str, ...]
     """As they were."""
     bytes_before: int
     bytes_after: int
+    dequantized: tuple[str, ...] = ()
+    """Were codes and are floats, because no block of MX divides their K."""
     left_out: tuple[str, ...] = ()
     """Paths in the source of files of weights that were not read, and of links to folders."""
 
@@ -90,7 +100,8 @@ def convert(
             `*.safetensors`.
         to: "mx_kernels", "compressed-tensors", "quark", "gpt-oss" or "fp8", which is DeepSeek's.
         format: what floats are quantized to, None for "mxfp4"; "fp8_block" is "fp8_block_2d" for
-            weights.
+            weights. What is quantized in another format becomes this one too, by float32, if it
+            is given.
         rounding: how, None for "even".
         include: patterns of the names to quantize, instead of the usual ones: matrices
             `*.weight` of a checkpoint that holds no MX yet, but for embeddings, norms, routers,
@@ -104,7 +115,7 @@ def convert(
     Raises:
         FileNotFoundError, ValueError: as `load` does; if there are no weights to quantize, or not
             as asked; if it is open which axis of a weight is K; if the form cannot hold a
-            parameter; if an argument has no effect, as `format` where all is quantized already.
+            parameter; if an argument has no effect, as `format` where all is in it already.
         FileExistsError: if the target holds something.
     """
     source, target = Path(source), Path(target)
@@ -125,10 +136,15 @@ def convert(
         raise ValueError(f"{target}: got a file for a folder's checkpoint, expected a folder")
     parameters = plan(checkpoint)
     tell = _Axes(checkpoint.config, k_axis)
+    _check_patterns(parameters, format if asked["format"] else None, include, exclude)
     chosen = _chosen(parameters, format, include, exclude, tell)
+    if asked["format"] is not None:
+        patterns = include, exclude
+        chosen |= {it.name: it for it in parameters if _is_anew(it, format, *patterns)}
     _check_used(asked, parameters, chosen, tell)
     parameters = [chosen.get(it.name, it) for it in parameters]
-    formats = {it.name: it.format or format for it in parameters if it.format or it.name in chosen}
+    formats = {it.name: it.format for it in parameters if it.format}
+    formats |= dict.fromkeys(chosen, format)
     stored = [_stored(it, to, formats, rounding) for it in parameters]
     config = _config(checkpoint.config, to, parameters, formats)
     copied, left_out = _beside(checkpoint, target)
@@ -141,8 +157,9 @@ def convert(
                 write_shards(stored, folder, max_shard_bytes, None, done)
     return Conversion(
         quantized=tuple(it.name for it in parameters if it.name in chosen),
-        rewritten=tuple(it.name for it in parameters if it.format),
-        kept=tuple(it.name for it in parameters if it.name not in formats),
+        rewritten=tuple(it.name for it in parameters if it.format and it.name not in chosen),
+        kept=tuple(it.name for it in parameters if not it.meaning and it.name not in formats),
+        dequantized=tuple(it.name for it in parameters if it.becomes_floats),
         bytes_before=sum(it.nbytes for it in parameters),
         bytes_after=sum(item.nbytes for item in stored),
         left_out=left_out,
@@ -180,7 +197,6 @@ def _chosen(
     Raises:
         ValueError: if a pattern asks for something that cannot be quantized, or for nothing.
     """
-    _check_patterns(parameters, include, exclude)
     block, has_rows = format_named(format).k_multiple, format_named(format).block_rows > 1
     is_mx = any(it.format for it in parameters)
     stay = floats.kept(it.name for it in parameters)
@@ -213,10 +229,22 @@ def _chosen(
     return chosen
 
 
+def _is_anew(
+    it: Parameter, format: str, include: tuple[str, ...], exclude: tuple[str, ...]
+) -> bool:
+    """Says whether codes become others."""
+    is_meant = not include or _matches(it.name, include)
+    is_other = bool(it.format) and it.format != format
+    return is_other and is_meant and not _matches(it.name, exclude)
+
+
 def _check_patterns(
-    parameters: list[Parameter], include: tuple[str, ...], exclude: tuple[str, ...]
+    parameters: list[Parameter],
+    format: str | None,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
 ) -> None:
-    """Raises if a pattern matches nothing, or only what is quantized already."""
+    """Raises if a pattern matches nothing, or only codes that are not quantized anew."""
     named = [("include", pattern) for pattern in include]
     for argument, pattern in (*named, *(("exclude", pattern) for pattern in exclude)):
         matched = [it for it in parameters if _matches(it.name, (pattern,))]
@@ -224,7 +252,7 @@ def _check_patterns(
             raise ValueError(
                 f"{argument}: got the pattern {pattern!r}, which matches no name of a parameter"
             )
-        if all(it.format for it in matched):
+        if all(it.format and (format is None or it.format == format) for it in matched):
             raise ValueError(
                 f"{argument}: got the pattern {pattern!r}, which matches only what is quantized "
                 f"already, as {matched[0].name} in {matched[0].format}, expected names of floats: "
@@ -249,9 +277,9 @@ def _check_used(
         formats = sorted({it.format for it in parameters if it.format})
         raise ValueError(
             f"{name}: got {value!r} for a checkpoint that is quantized already, as "
-            f"{' and '.join(formats)}, expected none: codes are rewritten as they are. It is for "
-            "floats, those beside codes where include (--include) names them; from one format to "
-            "another the way leads over the floats"
+            f"{' and '.join(formats)}, expected none: codes are rewritten as they are, unless "
+            "format (--format) is another. It is for floats, those beside codes where include "
+            "(--include) names them"
         )
 
 
@@ -274,11 +302,29 @@ def _stored(it: Parameter, to: str, formats: dict[str, str], rounding: str) -> S
         if not it.format:
             q = ops.quantize(pair[0].contiguous(), format=format, rounding=rounding)
             pair = q.codes, q.scales
+        elif it.format != format:
+            pair = _requantized(MXTensor(*pair, format=it.format), format, rounding)
         return [
             t.view(dtype).reshape(s) for t, (dtype, s) in zip(pair, parts.values(), strict=True)
         ]
 
     return Stored(parts, read, meaning)
+
+
+def _requantized(whole: MXTensor, format: str, rounding: str) -> tuple[Tensor, Tensor]:
+    """Returns codes and scales of plain weights in another format, through float32."""
+    fmt, (*lead, rows, k) = format_named(format), whole.shape
+    codes = whole.codes.new_empty((*lead, rows, fmt.packed_bytes(k)))
+    scales = torch.empty(fmt.scales_of(whole.shape), dtype=fmt.scale_dtype)
+    step = max(1, STEP_ELEMENTS // (k * ROW_UNIT)) * ROW_UNIT
+    for matrix in itertools.product(*map(range, lead)):
+        for begin in range(0, rows, step):
+            part = whole[(*matrix, slice(begin, begin + step))].dequantize("float32")
+            q = ops.quantize(part, format=format, rounding=rounding)
+            codes[matrix][begin : begin + step] = q.codes
+            first = begin // fmt.block_rows
+            scales[matrix][first : first + len(q.scales)] = q.scales
+    return codes, scales
 
 
 def _config(

@@ -21,18 +21,20 @@ import ctypes
 import json
 import mmap
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 import torch
 from torch import Tensor
 
-from mx_kernels.checkpoints.configs import OURS
+from mx_kernels.checkpoints.configs import ENTRIES, OURS, quantization
 
 SUFFIX = ".safetensors"
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
+MODELOPT = "hf_quant_config.json"
+"""Where ModelOpt says what it did, if not in the config."""
 METADATA = "__metadata__"
 LENGTH_BYTES = 8
 JSON_DEPTH = 64
@@ -73,6 +75,8 @@ class Part:
     shape: tuple[int, ...]
     read: Callable[[], Tensor]
     """Returns the tensor, which may be the file's memory."""
+    name: str = ""
+    """What files call it."""
     is_own: bool = False
     """Whether it is in a file of our own form."""
 
@@ -97,6 +101,10 @@ class Checkpoint:
     folder: Path | None = None
     files: tuple[Path, ...] = ()
     """That tensors are read from."""
+    is_part: bool = False
+    """Whether it is one shard of several."""
+    twice: frozenset[str] = frozenset()
+    """Names of tensors that another file has too, which the index does not mean."""
 
 
 def open_state_dict(tensors: Mapping[str, Tensor]) -> Checkpoint:
@@ -140,11 +148,12 @@ def open_path(path: str | Path) -> Checkpoint:
             f"{path}: got a file {path.suffix!r}, expected *{SUFFIX}, its index, or a folder of "
             "such files; others may run code when they are read"
         )
-    return _open_files(str(path), [path], {}, {}, None)
+    found = _open_files(str(path), [path], {}, {}, None)
+    return replace(found, is_part=SHARD.fullmatch(path.name) is not None)
 
 
-def open_files(files: Sequence[str | Path]) -> Checkpoint:
-    """Returns what files hold together, after a look at all headers.
+def open_model(files: Iterable[str | Path]) -> Checkpoint:
+    """Returns what files of a model hold together, with the config and the index beside them.
 
     Raises:
         ValueError: if one is not what it says.
@@ -152,7 +161,12 @@ def open_files(files: Sequence[str | Path]) -> Checkpoint:
     paths = [Path(file) for file in files]
     if others := [path.name for path in paths if path.suffix != SUFFIX]:
         raise ValueError(f"got files {_some(others)}, expected *{SUFFIX}")
-    return _open_files(_some(list(map(str, paths))), paths, {}, {}, None)
+    folders = {path.parent for path in paths}
+    folder = folders.pop() if len(folders) == 1 else None
+    config = config_in(folder) if folder else {}
+    index = folder / INDEX if folder else None
+    listed = _listed(index) if index and index.is_file() and len(paths) > 1 else {}
+    return _open_files(_some(list(map(str, paths))), paths, listed, config, folder)
 
 
 def _open_folder(folder: Path, index: Path | None = None) -> Checkpoint:
@@ -176,9 +190,22 @@ def _open_folder(folder: Path, index: Path | None = None) -> Checkpoint:
         _check_shards(folder, files)
     if not files:
         raise FileNotFoundError(f"{folder}: got no *{SUFFIX}, expected a checkpoint")
-    config = folder / CONFIG
+    return _open_files(str(folder), files, listed, config_in(folder), folder)
+
+
+def config_in(folder: Path) -> dict:
+    """Returns the content of a folder's config, with what ModelOpt says beside it.
+
+    Raises:
+        ValueError: if that is no JSON.
+    """
+    config, beside = folder / CONFIG, folder / MODELOPT
     content = read_json(config) if config.is_file() else {}
-    return _open_files(str(folder), files, listed, content, folder)
+    if not beside.is_file() or quantization(content) is not None:
+        return content
+    said = read_json(beside).get("quantization")
+    said = said if isinstance(said, dict) else {}
+    return {**content, ENTRIES[0]: {"quant_method": "modelopt", **said}}
 
 
 def _check_no_other(folder: Path, index: Path, listed: Mapping[str, Path], is_asked: bool) -> None:
@@ -263,11 +290,13 @@ def _open_files(
         )
     parts: dict[str, Part] = {}
     home: dict[str, Path] = {}
+    twice = set()
     for file, (_, found) in headers.items():
         if file in native:
             continue
         for name, part in found.items():
             if listed.get(name, file) != file:
+                twice.add(name)
                 continue
             if name in parts:
                 raise ValueError(
@@ -276,14 +305,14 @@ def _open_files(
                 )
             parts[name], home[name] = part, file
     for name, file in listed.items():
-        if name not in headers[file][1]:
+        if file in headers and name not in headers[file][1]:
             raise ValueError(
                 f"{where}: got no tensor {name!r} in {file.name}, expected it there, where the "
                 "index has it"
             )
     metadata = tuple(said for file, (said, _) in headers.items() if file not in native)
     read = tuple(file for file in files if file not in native)
-    return Checkpoint(where, parts, config, metadata, folder, read)
+    return Checkpoint(where, parts, config, metadata, folder, read, twice=frozenset(twice))
 
 
 def _is_native(metadata: Mapping[str, str], parts: Mapping[str, Part]) -> bool:
@@ -318,7 +347,7 @@ class _Files:
                 )
             read = lambda name=name: self._read(path, name)  # noqa: E731
             dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
-            parts[name] = Part(dtype, shape, read, is_own=OURS in metadata)
+            parts[name] = Part(dtype, shape, read, name, is_own=OURS in metadata)
         return metadata, parts
 
     def _read(self, path: Path, name: str) -> Tensor:

@@ -6,39 +6,45 @@
     Quark, and others   P         [.., N, packed K]     P_scale [.., S, K/32]       P
     DeepSeek            P                               P_scale_inv                 P
     DeepSeek-V4         P.weight                        P.scale                     P.weight
+    MLX                 P.weight, words of 32 bits      P.scales                    P.weight
     ComfyUI             P.weight                        P.scale_weight              P.weight
     Mistral             P.weight                        P.qscale_weight             P.weight
     ours                P.codes                         P.scales                    P
 
-The P of Quark and DeepSeek is mostly called `*.weight`; of fused experts it is the parameter.
-The dtype of the codes gives the format, bytes are MXFP4, FP8 is MXFP8; unless scales are floats,
-or for more than 32 elements: see `float_scales`. Quark's bytes of scales may have fewer rows, S,
-each for a number of rows of codes that the config says, else a power of two. What is no part of a
-pair stays a tensor, if `leftovers` lets it; a pair of another kind is refused. Without a config
-the names and dtypes decide, and of bytes the shapes: MXFP4 has 16 bytes of codes a scale.
+The P of Quark, ModelOpt and DeepSeek is mostly called `*.weight`; of fused experts it is the
+parameter. What dtypes, shapes and the config say of a pair is in `scales`: the format, and which
+rows and columns share a scale. What is no part of a pair stays a tensor, if `leftovers` lets it; a
+pair of another kind is refused. A weight whose K no block of MX divides cannot be multiplied as
+codes: it becomes floats when it is read.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mx_kernels._core.arrays import show
 from mx_kernels._core.checks import format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT
-from mx_kernels.checkpoints import float_scales, floats, leftovers
-from mx_kernels.checkpoints.configs import OURS, Scheme, Spec, dtype_of
+from mx_kernels.checkpoints import floats, leftovers
+from mx_kernels.checkpoints.configs import OURS, dtype_of
 from mx_kernels.checkpoints.files import Checkpoint, Part
 from mx_kernels.checkpoints.leftovers import described as _described
+from mx_kernels.checkpoints.methods import Scheme
+from mx_kernels.checkpoints.scales import E8M0, FP8, MX_BLOCK, Meaning, as_stored, meaning_of
+from mx_kernels.tensor import MXTensor
 
-SCALES = (torch.uint8, torch.float8_e8m0fnu)
 FLOATS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 """Dtypes that the numbers of a parameter can have."""
+SHOWN = 5
+"""Names in a warning."""
+WORD_BYTES = 4
+"""Of the words that MLX packs codes into."""
 VERSION = 1
 """Of our own form."""
 
@@ -64,19 +70,21 @@ class Form:
         return base + self.codes, base + self.scales
 
 
-FP8 = {torch.float8_e4m3fn: "mxfp8", torch.float8_e5m2: "mxfp8_e5m2"}
+OF_FP8 = {torch.float8_e4m3fn: "mxfp8", torch.float8_e5m2: "mxfp8_e5m2"}
 BYTES = {torch.uint8: DEFAULT_FORMAT, torch.int8: DEFAULT_FORMAT}
+ALL = {**BYTES, **OF_FP8}
 FORMS = (
     Form("gpt-oss", "_blocks", "_scales", "", BYTES, has_block_axis=True),
     Form("compressed-tensors", "weight_packed", "weight_scale", "weight", BYTES),
-    Form("Quark", "", "_scale", "", {**BYTES, **FP8}),
-    Form("DeepSeek", "", "_scale_inv", "", {**BYTES, **FP8}),
-    Form("DeepSeek-V4", ".weight", ".scale", ".weight", {**BYTES, **FP8}),
-    Form("ComfyUI", ".weight", ".scale_weight", ".weight", FP8),
-    Form("Mistral", ".weight", ".qscale_weight", ".weight", FP8),
+    Form("Quark", "", "_scale", "", ALL),
+    Form("DeepSeek", "", "_scale_inv", "", ALL),
+    Form("DeepSeek-V4", ".weight", ".scale", ".weight", ALL),
+    Form("MLX", ".weight", ".scales", ".weight", ALL),
+    Form("ComfyUI", ".weight", ".scale_weight", ".weight", OF_FP8),
+    Form("Mistral", ".weight", ".qscale_weight", ".weight", OF_FP8),
 )
 OWN = Form(OURS, ".codes", ".scales", "", BYTES)
-CODES = (torch.uint8, torch.int8, *FP8)
+CODES = (*ALL, torch.uint32)
 """Dtypes of quantized weights."""
 
 
@@ -92,28 +100,65 @@ class Parameter:
     """Of its numbers."""
     format: str = ""
     """Empty for a tensor."""
-    scale_rows: int = 1
-    """Rows that share a row of scales."""
+    meaning: Meaning | None = None
+    """What the parts are, None for a tensor."""
 
     @property
     def nbytes(self) -> int:
         """Returns how much there is to read."""
         return sum(part.nbytes for part in self.parts)
 
+    @property
+    def has_own_memory(self) -> bool:
+        """Whether what is read is no memory of a file or of a state dict."""
+        return self.becomes_floats
+
+    @property
+    def becomes_floats(self) -> bool:
+        """Whether there are codes, which are read as floats."""
+        return self.meaning is not None and not self.format
+
     def read(self) -> tuple[Tensor, ...]:
-        """Returns the tensor, or plain codes and scales as bytes; they may be a file's memory."""
-        if not self.format:
-            return (self.parts[0].read(),)
-        codes, scales = (part.read().contiguous() for part in self.parts)
-        codes, fmt = codes.view(torch.uint8), format_named(self.format)
-        if fmt.has_float_scales:
-            return codes, float_scales.read(scales, self.shape, fmt)
-        scales = scales.view(torch.uint8)
+        """Returns the tensor, or plain codes and scales; they may be a file's memory."""
+        return self.made(part.read() for part in self.parts)
+
+    def made(self, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+        """Returns what `read` does, of the parts in their order."""
+        tensors = tuple(tensors)
+        if not self.format and self.meaning is None:
+            return tensors
+        codes, scales = (tensor.contiguous() for tensor in tensors)
+        codes = codes.view(torch.uint8)
+        fmt = format_named(self.meaning.format)
         *lead, k = self.shape
         codes = codes.reshape(*lead, fmt.packed_bytes(k))
-        if self.scale_rows > 1:
-            scales = scales.repeat_interleave(self.scale_rows, -2)[..., : lead[-1], :].contiguous()
-        return codes, scales
+        scales = as_stored(scales, self.meaning)
+        return (codes, scales) if self.format else (self._dequantized(codes, scales),)
+
+    def _dequantized(self, codes: Tensor, scales: Tensor) -> Tensor:
+        """Returns codes as floats, whatever K is."""
+        fmt, k = format_named(self.meaning.format), self.shape[-1]
+        padding = fmt.packed_bytes(-k % fmt.k_multiple)
+        codes = nn.functional.pad(codes, (0, padding))
+        whole = MXTensor(codes, scales, format=fmt.name, dtype=self.dtype)
+        return whole.dequantize()[..., :k].contiguous()
+
+    def as_floats(self) -> Parameter:
+        """Returns the same, to be read as floats."""
+        return replace(self, format="") if self.meaning else self
+
+
+def warn_of_floats(parameters: Iterable[Parameter], where: str) -> None:
+    """Names the weights that are codes in a checkpoint and become floats."""
+    found = [it for it in parameters if it.becomes_floats]
+    if found:
+        names = [f"{it.name} {show(it.shape)} of {it.meaning.format}" for it in found]
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        warnings.warn(
+            f"{where}: got {', '.join(names[:SHOWN])}{more}, which become floats: no block of "
+            "MX divides K, or no layer of ours is theirs",
+            stacklevel=3,
+        )
 
 
 def plan(checkpoint: Checkpoint) -> list[Parameter]:
@@ -154,8 +199,7 @@ class _Planner:
                 if name.endswith(form.codes) and name not in self.used:
                     self._look(form, name)
         alone = [name for name in others if name not in self.used]
-        is_quantized = self.scheme.method in ("quark", "fp8")
-        leftovers.check(self.parts, alone, self.codes, FORMS, is_quantized)
+        leftovers.check(self.parts, alone, self.codes, FORMS, self.scheme.has_bare_codes)
         for name, part in self.parts.items():
             if name not in self.used:
                 self._add(name, Parameter(name, (part,), part.shape, part.dtype), name)
@@ -167,37 +211,28 @@ class _Planner:
         _, scales = form.names(parameter)
         if scales not in self.parts or self.parts[codes].dtype not in CODES:
             return
-        if form.codes == "" and self.parts[codes].dtype in FP8:
-            floats.check_codes(parameter, self.parts[codes].shape, self.config)
-        module = parameter.removesuffix("weight").removesuffix(".")
-        spec = self.scheme.spec(module, self.parts[codes].dtype)
-        self._add_pair(form, parameter, codes, scales, spec)
-        self.codes[codes] = not format_named(self.found[parameter][1].format).has_float_scales
-
-    def _add_pair(self, form: Form, name: str, codes: str, scales: str, spec: Spec | None) -> None:
-        """Adds a parameter made of two parts.
-
-        Raises:
-            ValueError: unless they fit each other, and what the config says.
-        """
         kind, scale = self.parts[codes], self.parts[scales]
-        got = f"{codes} {_described(kind)} and {scales} {_described(scale)}"
-        said = spec and spec.format
-        if kind.dtype in form.formats and float_scales.fits(kind, scale, said):
-            format = float_scales.format_of(kind.dtype, kind.shape, scale.shape, said, got)
-            parts = (kind, scale)
-            self._add(name, Parameter(name, parts, kind.shape, self.dtype, format), codes, scales)
-            return
-        _check_scales(scales, kind.dtype, scale.dtype)
-        format = form.formats.get(kind.dtype)
-        if format is None:
-            known = " or ".join(str(dtype).removeprefix("torch.") for dtype in form.formats)
-            raise ValueError(f"got {got}, expected codes as {known} in the form of {form.name}")
-        if spec is not None and spec.format != format:
-            raise ValueError(f"got {got}, expected the codes of {spec.format}, as the config says")
-        shape, rows = _shape(form, (kind.shape, scale.shape), format, spec, got)
-        dtype = self.dtype
-        self._add(name, Parameter(name, (kind, scale), shape, dtype, format, rows), codes, scales)
+        if kind.dtype == torch.uint32:
+            if scale.dtype not in E8M0:
+                return
+            kind = _bytes_of(kind, scale)
+        if form.codes == "" and kind.dtype in FP8:
+            floats.check_codes(parameter, kind.shape, self.config)
+        module = parameter.removesuffix("weight").removesuffix(".")
+        meaning = meaning_of(
+            kind,
+            scale,
+            self.scheme.spec(module, kind.dtype),
+            formats=form.formats,
+            has_block_axis=form.has_block_axis,
+            got=f"{codes} {_described(self.parts[codes])} and {scales} {_described(scale)}",
+            scales_name=scales,
+        )
+        fmt = format_named(meaning.format)
+        format = "" if meaning.shape[-1] % fmt.k_multiple else fmt.name
+        made = Parameter(parameter, (kind, scale), meaning.shape, self.dtype, format, meaning)
+        self._add(parameter, made, codes, scales)
+        self.codes[codes] = not fmt.has_float_scales
 
     def _add_own(self, name: str, format: str, shape: tuple, dtype: torch.dtype) -> None:
         """Adds a parameter in our own form."""
@@ -221,7 +256,8 @@ class _Planner:
                 f"got {codes} {show(parts[0].shape)} and {scales} {show(parts[1].shape)}, expected "
                 f"{show(wanted[0])} and {show(wanted[1])} for {show(shape)} of {format}"
             )
-        self._add(name, Parameter(name, parts, shape, dtype, format), codes, scales)
+        meaning = Meaning(format, shape, (fmt.block_rows, fmt.block_k))
+        self._add(name, Parameter(name, parts, shape, dtype, format, meaning), codes, scales)
 
     def _add(self, name: str, parameter: Parameter, *parts: str) -> None:
         """Adds a parameter, made of some parts."""
@@ -233,60 +269,12 @@ class _Planner:
         self.found[name] = self.place[parts[0]], parameter
 
 
-def _shape(
-    form: Form, shapes: tuple[tuple, tuple], format: str, spec: Spec | None, got: str
-) -> tuple[tuple[int, ...], int]:
-    """Returns the logical shape of a pair, and how many rows share a row of scales.
-
-    Raises:
-        ValueError: if the shapes do not fit.
-    """
-    fmt = format_named(format)
-    codes, scales = shapes
-    block = fmt.packed_bytes(fmt.block_k)
-    if form.has_block_axis:
-        if len(codes) < 3 or codes[-1] != block:
-            raise ValueError(f"got {got}, expected codes [..., N, K/{fmt.block_k}, {block}]")
-        codes = (*codes[:-2], codes[-2] * block)
-    if len(codes) < 2 or len(scales) != len(codes) or scales[-1] * block != codes[-1]:
-        hint = ""
-        if format == DEFAULT_FORMAT and scales and codes and codes[-1] == scales[-1] * fmt.block_k:
-            hint = "; bytes with a scale for 32 may be any format of eight bits: view them as such"
-        raise ValueError(
-            f"got {got}, expected {block} bytes of {format} for each scale along the last axis"
-            f"{hint}"
-        )
-    k, rows, given = scales[-1] * fmt.block_k, codes[-2], scales[-2]
-    share = spec.scale_rows if spec else _rows_of_a_scale(rows, given)
-    if k == 0 or codes[:-2] != scales[:-2] or given != math.ceil(rows / share):
-        raise ValueError(
-            f"got {got}, expected scales for {show((*codes[:-1], k))}: "
-            f"{show((*codes[:-2], math.ceil(rows / share), k // fmt.block_k))}, or a config.json "
-            "that says how many rows share a row of scales"
-        )
-    return (*codes[:-1], k), share
-
-
-def _rows_of_a_scale(rows: int, given: int) -> int:
-    """Returns how many rows share a row of scales where no config says it; 1 if that is open.
-
-    Blocks have a power of two of rows. If they fill the rows, no other power gives as many.
-    """
-    share, rest = divmod(rows, given) if given else (0, 0)
-    is_power = share and share & (share - 1) == 0
-    return share if not rest and (is_power or given == 1) and share else 1
-
-
-def _check_scales(name: str, codes: torch.dtype, scales: torch.dtype) -> None:
-    """Raises unless scales are E8M0."""
-    if scales in SCALES:
-        return
-    what = f"{str(scales).removeprefix('torch.')} scales"
-    if scales in FP8:
-        what = "NVFP4, with E4M3 scales"
-    elif codes in FP8:
-        what = f"{str(codes).removeprefix('torch.')} with {what}"
-    raise ValueError(f"got {name}, which is {what}, expected E8M0 scales of MX, as uint8")
+def _bytes_of(words: Part, scales: Part) -> Part:
+    """Returns words of 32 bits as the bytes in them: E4M3, if a scale has as many as it needs."""
+    shape = (*words.shape[:-1], words.shape[-1] * WORD_BYTES) if words.shape else ()
+    is_fp8 = shape and scales.shape[-1:] == (-(-shape[-1] // MX_BLOCK),)
+    dtype = torch.float8_e4m3fn if is_fp8 else torch.uint8
+    return Part(dtype, shape, lambda: words.read().contiguous().view(dtype), words.name)
 
 
 def _own_meanings(checkpoint: Checkpoint) -> dict[str, tuple[str, tuple, torch.dtype]]:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from mx_kernels._core.facts import facts
 from mx_kernels.checkpoints.files import Checkpoint, open_path, open_state_dict
-from mx_kernels.checkpoints.forms import Parameter, plan
+from mx_kernels.checkpoints.forms import Parameter, plan, warn_of_floats
+from mx_kernels.checkpoints.joining import joined
 from mx_kernels.checkpoints.writing import Stored
 from mx_kernels.tensor import MXTensor
 
@@ -22,16 +23,21 @@ def load(
     *,
     device: str | torch.device | None = None,
     preshuffle: bool = True,
+    join_experts: bool = True,
     progress: bool | None = None,
 ) -> dict[str, MXTensor | Tensor]:
     """Returns the parameters of a checkpoint by name: MXTensors where they are MX, else tensors.
 
-    Reads gpt-oss, compressed-tensors (MXFP4, MXFP8, FP8), AMD Quark (MXFP4, MXFP8, FP8), DeepSeek's
-    FP8 and MXFP8 with `weight_scale_inv`, DeepSeek-V4's E8M0 scales and E2M1 experts, FP8 of
-    ComfyUI and Mistral, and what `save` writes; checkpoints of floats too. FP8 with one float
-    scale for a tensor gets it for each row. A name is the checkpoint's without what marks its
-    parts: `mlp.experts.gate_up_proj` for `_blocks` and `_scales`, `up_proj.weight` for
-    `weight_packed` and `weight_scale`. Experts `[E, N, K]` are one MXTensor.
+    Reads gpt-oss, compressed-tensors (MXFP4, MXFP8, FP8), AMD Quark (MXFP4, MXFP8, FP8), ModelOpt
+    (FP8, MXFP8, MXFP4), auto-round and MLX (MXFP4, MXFP8), FBGEMM's FP8, DeepSeek's FP8 and MXFP8
+    with `weight_scale_inv`, DeepSeek-V4's E8M0 scales and E2M1 experts, FP8 of ComfyUI and Mistral,
+    and what `save` writes; checkpoints of floats too. FP8 with one float scale for a tensor gets
+    it for each row, FP8 in other blocks than 128 x 128 scales that are repeated. A weight whose K
+    is no multiple of 32 becomes floats, and a warning names it.
+
+    A name is the checkpoint's without what marks its parts: `mlp.experts.gate_up_proj` for
+    `_blocks` and `_scales`, `up_proj.weight` for `weight_packed` and `weight_scale`. Experts
+    `[E, N, K]` are one MXTensor.
 
     Codes without their scales, scales without their codes, and a config that changes what weights
     mean raise; so do float8 matrices that never had a scale, which bfloat16 holds exactly.
@@ -53,6 +59,8 @@ def load(
             they are.
         preshuffle: whether MXTensors get the layout of their device, as `MXTensor.preshuffle`
             gives, if it has one of its own. False leaves them plain.
+        join_experts: whether the codes of experts that have a tensor each become one MXTensor, if
+            all are there, in one format. False leaves them apart.
         progress: whether to show a bar on stderr. None shows one on a terminal.
 
     Raises:
@@ -66,6 +74,8 @@ def load(
     """
     checkpoint = open_any(path)
     parameters = plan(checkpoint)
+    warn_of_floats(parameters, checkpoint.where)
+    parameters = joined(checkpoint, parameters) if join_experts else parameters
     with bar(progress, f"loading {checkpoint.where}", parameters) as done:
         result = {}
         for parameter in parameters:
@@ -90,7 +100,7 @@ def _made(
     parameter: Parameter, device: str | torch.device | None, preshuffle: bool, copy: bool
 ) -> MXTensor | Tensor:
     """Returns a parameter on a device; with `copy`, in memory of its own."""
-    read = parameter.read()
+    read, copy = parameter.read(), copy and not parameter.has_own_memory
     device = torch.device(device) if device is not None else read[0].device
     layout = facts().layout_for(device, parameter.format)
     is_shuffled = preshuffle and len(parameter.shape) > 1 and layout not in (None, facts().plain)

@@ -22,8 +22,9 @@ import torch
 from mx_kernels._core.arrays import show
 from mx_kernels._core.checks import format_named
 from mx_kernels._core.storage import DTYPES
-from mx_kernels.checkpoints.configs import BLOCK, BLOCK_2D, COMPRESSED, OURS, QUARK
+from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.forms import FORMS, OWN, Form
+from mx_kernels.checkpoints.methods import BLOCK, BLOCK_2D, COMPRESSED, QUARK
 
 WEIGHT = "weight"
 BYTE_BITS = 8

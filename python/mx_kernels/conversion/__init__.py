@@ -11,7 +11,7 @@ report.py     the table
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 import torch
 from torch import nn
@@ -28,6 +28,7 @@ from mx_kernels.conversion.layers import (
     Layer,
     Way,
     arrangements,
+    gate_of,
     kind_of,
     obstacle,
     replace,
@@ -175,7 +176,9 @@ def restore_skeleton(
     rounding: Activations,
     device: str | torch.device,
     activations: Activations,
-) -> None:
+    are_ordered: Container[str] = (),
+    halves: Container[str] = (),
+) -> set[str]:
     """Puts MXLinear and MXExperts on meta where quantized weights will be loaded.
 
     Args:
@@ -184,17 +187,19 @@ def restore_skeleton(
         rounding: of the activations, for all layers or by name as `activations`.
         device: where the weights will lie.
         activations: what they are multiplied as.
+        are_ordered: names of weights of experts whose rows lie as `mx_kernels.moe` reads them.
+        halves: names of those whose rows are halves; those of others lie as the module reads them.
+
+    Returns:
+        The names of weights that no layer of ours multiplies by.
 
     Raises:
-        ValueError: if a weight is none of a layer that we have, or of another shape.
+        ValueError: if experts cannot be ours, or a weight is of another shape.
     """
     left, made = dict(weights), {}
     for layer in Tree(model).layers:
         names = [f"{layer.name}.{of}" for of in layer.weights]
         found = {name: left[name] for name in names if name in left}
-        for name in layer.names:
-            for of in layer.weights:
-                left.pop(f"{name}.{of}", None)
         if not found:
             continue
         formats = {format for format, _ in found.values()}
@@ -202,8 +207,14 @@ def restore_skeleton(
             raise ValueError(f"got {found}, expected {' and '.join(names)} in one format")
         (format,) = formats
         hindrance = obstacle(layer, format_named(format).k_multiple)
-        if hindrance:
+        if hindrance and layer.kind == "experts":
             raise ValueError(f"{layer.name}: got quantized weights, but {hindrance}")
+        if hindrance:
+            continue
+        _check_order(layer, found, are_ordered, halves)
+        for name in layer.names:
+            for of in layer.weights:
+                left.pop(f"{name}.{of}", None)
         rule = activations_of(layer, rounding) or DEFAULT_ROUNDING
         mode = _mode_of(layer, activations, rule, device, format)
         choices = {"format": format, "rounding": rule, "device": None}
@@ -213,12 +224,24 @@ def restore_skeleton(
             own = tuple(model.get_parameter(name).shape)
             if own != tuple(shape):
                 raise ValueError(f"{name}: got {show(shape)}, expected {show(own)}")
-    if left:
-        raise ValueError(
-            f"{next(iter(left))}: got quantized weights, expected those of nn.Linear, Conv1D or "
-            "experts of the model"
-        )
     _call_layers(model)
+    return set(left)
+
+
+def _check_order(
+    layer: Layer, found: Iterable[str], are_ordered: Container[str], halves: Container[str]
+) -> None:
+    """Raises if rows of quantized experts do not lie as `moe` reads them."""
+    if layer.kind != "experts" or all(name in are_ordered for name in found):
+        return
+    wanted = gate_of(layer.module)
+    takes_turns = wanted.takes_turns and not any(name in halves for name in found)
+    if takes_turns != wanted.wants_turns:
+        order = ("halves", "turns")[takes_turns], ("halves", "turns")[wanted.wants_turns]
+        raise ValueError(
+            f"{layer.name}: got quantized weights whose rows of gate and up are in {order[0]}, "
+            f"expected them in {order[1]} for {wanted.activation}"
+        )
 
 
 def revert(model: nn.Module, former: nn.Module, dtype: torch.dtype) -> None:

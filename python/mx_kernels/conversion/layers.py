@@ -198,7 +198,7 @@ def _of_experts(layer: Layer, block: int) -> str | None:
         k = w.shape[1 if module.is_transposed else 2]
         if k % block or not k:
             return f"{name}: K {k} is no multiple of {block}"
-    if _gate_of(module) is None:
+    if gate_of(module) is None:
         return f"{type(module).__name__}: its gated activation is not known"
     return None
 
@@ -224,9 +224,14 @@ class Gate:
         return gated(gate, up, self.activation, self.limit, self.alpha)
 
     @property
+    def wants_turns(self) -> bool:
+        """Says whether `moe` reads rows of gate and up in turns."""
+        return self.activation == "swiglu_oai"
+
+    @property
     def is_reordered(self) -> bool:
         """Says whether `moe` wants the rows in the other order."""
-        return self.takes_turns != (self.activation == "swiglu_oai")
+        return self.takes_turns != self.wants_turns
 
     def ordered(self, rows: Tensor, *, back: bool = False) -> Tensor:
         """Gives rows of gate and up [E, 2I, ...] the order that `moe` reads, or the module's."""
@@ -237,7 +242,7 @@ class Gate:
 
 
 @torch.no_grad()
-def _gate_of(module: nn.Module) -> Gate | None:
+def gate_of(module: nn.Module) -> Gate | None:
     """Returns the gate that gives what the module's `_apply_gate` gives, None if none does."""
     weight = module.gate_up_proj
     width = weight.shape[2 if module.is_transposed else 1]
@@ -277,7 +282,7 @@ def arrangements(layer: Layer) -> dict[str, Way]:
         return {"weight": Tensor.contiguous}
     if layer.kind == "Conv1D":
         return {"weight": lambda w: w.t().contiguous()}
-    gate = _gate_of(module)
+    gate = gate_of(module)
 
     def as_rows(w: Tensor) -> Tensor:
         return (w.transpose(1, 2) if module.is_transposed else w).contiguous()
@@ -304,7 +309,7 @@ def replace(
         return made[key]
 
     if layer.kind == "experts":
-        gate, biases = _gate_of(module), dict(layer.biases)
+        gate, biases = gate_of(module), dict(layer.biases)
         for name in set(biases) & set(ways):
             bias = biases[name]
             biases[name] = nn.Parameter(ways[name](bias.detach()), bias.requires_grad)
@@ -333,7 +338,7 @@ def restored(
         dtype: of the weights.
     """
     kind = kind_of(former)
-    gate = _gate_of(former) if kind == "experts" else None
+    gate = gate_of(former) if kind == "experts" else None
     is_turned = kind == "Conv1D" or getattr(former, "is_transposed", False)
     weights, biases = PARAMETERS[kind]
     for name in (*weights, *biases):

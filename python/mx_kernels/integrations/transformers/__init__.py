@@ -3,16 +3,17 @@
     AutoModelForCausalLM.from_pretrained(floats, quantization_config=MXConfig(format="mxfp4"))
     model.save_pretrained(folder)         also of what `mx_kernels.convert` returned
     AutoModelForCausalLM.from_pretrained(folder)
-    from_pretrained(folder, activations=...)    that, and checkpoints of gpt-oss, in their 4 bits
+    from_pretrained(folder, activations=...)    that, and what others have quantized, in its bits
     register()                            the same where other programs load gpt-oss
 
 Importing this module tells transformers the quantization method "mx_kernels", and changes nothing
 else. Left to itself, transformers dequantizes gpt-oss on a CPU, to four times the memory;
-`from_pretrained` here loads one such model without touching how others are loaded, `register` is
-for programs that call transformers themselves.
+`from_pretrained` here loads it, and every form that `mx_kernels.load` reads, without touching how
+others are loaded, `register` is for programs that call transformers themselves.
 
     config.py       MXConfig: what becomes of weights and activations
     names.py        what a model calls what a checkpoint holds
+    sources.py      which parameters of a checkpoint make which weight
     quantizer.py    MXQuantizer: what transformers asks while it loads and saves
     loading.py      from_pretrained, register
     parallel.py     tp_plan="auto": each rank a part of every layer

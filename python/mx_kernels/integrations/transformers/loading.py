@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.configuration_utils import PreTrainedConfig
 from transformers.modeling_utils import PreTrainedModel
 from transformers.quantizers import HfQuantizer, auto
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from mx_kernels._core.checks import format_named
-from mx_kernels.checkpoints.configs import OURS
+from mx_kernels.checkpoints.configs import OURS, quantization
+from mx_kernels.checkpoints.files import CONFIG, config_in
+from mx_kernels.checkpoints.methods import Scheme
 from mx_kernels.conversion import convert
 from mx_kernels.integrations.transformers.config import MXConfig
 from mx_kernels.integrations.transformers.quantizer import MXQuantizer
@@ -30,10 +33,11 @@ def from_pretrained(
     model_class: type = AutoModelForCausalLM,
     **kwargs,
 ) -> PreTrainedModel:
-    """Loads a model whose checkpoint is MX: of gpt-oss, or one that was saved with our layers.
+    """Loads a model whose checkpoint is quantized, in any form that `mx_kernels.load` reads.
 
-    The bytes of the checkpoint are what is multiplied by: nothing is dequantized, no weight is
-    rounded again. They get the layout of their device, and the file's are let go.
+    The bytes of the checkpoint are what is multiplied by: no weight is rounded again. They get the
+    layout of their device, and the file's are let go. Experts that have a tensor each are joined.
+    Weights that no layer of ours multiplies by become floats, and a warning names them.
 
     >>> model = from_pretrained("gpt-oss-20b", rest="mxint8")
     >>> model.generate(**tokens, max_new_tokens=32)
@@ -60,25 +64,41 @@ def from_pretrained(
     named = ("revision", "token", "cache_dir", "local_files_only", "subfolder", "trust_remote_code")
     where = {name: kwargs[name] for name in named if name in kwargs}
     config = copy.deepcopy(kwargs.pop("config", None) or AutoConfig.from_pretrained(path, **where))
-    said = getattr(config, "quantization_config", None) or {}
-    said = said.to_dict() if isinstance(said, QuantizationConfigMixin) else said
-    method = said.get("quant_method")
-    if method not in (OURS, GPT_OSS):
-        raise ValueError(
-            f"{path}: got quant_method {method!r}, expected {OURS} or {GPT_OSS}; floats are "
-            "quantized by AutoModelForCausalLM.from_pretrained(path, "
-            "quantization_config=MXConfig()), other MX checkpoints rewritten by "
-            "`python -m mx_kernels convert`"
-        )
-    said = dict(said) if method == OURS else {"quant_method": OURS}
+    said = _said(config, path)
     if activations is not None:
         said |= {"activations": activations}
     MXConfig(**said)  # Raises if a name is unknown.
-    config.quantization_config = said
+    _tell(config, said)
     model = model_class.from_pretrained(path, config=config, **kwargs)
     if rest is None:
         return model
     return convert(model, format=rest, include=_own_head(model), activations=activations)
+
+
+def _said(config: PreTrainedConfig, path: str | Path) -> dict:
+    """Returns what our method says of a checkpoint that is quantized by any that is read.
+
+    Raises:
+        ValueError: if it is not quantized, or in a way that is not read.
+    """
+    content = config.to_dict()
+    folder = Path(path)
+    found = quantization(config_in(folder) if (folder / CONFIG).is_file() else content)
+    if found is None:
+        raise ValueError(
+            f"{path}: got no quantization_config, expected quantized weights; floats are quantized "
+            "by AutoModelForCausalLM.from_pretrained(path, quantization_config=MXConfig())"
+        )
+    method = Scheme({"quantization_config": found}).method
+    return dict(found) if method == OURS else {"quant_method": OURS}
+
+
+def _tell(config: PreTrainedConfig, said: dict) -> None:
+    """Makes ours the method of a model, and of none in it."""
+    for inner in vars(config).values():
+        if isinstance(inner, PreTrainedConfig) and hasattr(inner, "quantization_config"):
+            del inner.quantization_config
+    config.quantization_config = said
 
 
 def _own_head(model: PreTrainedModel) -> list[str]:

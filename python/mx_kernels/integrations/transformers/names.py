@@ -32,8 +32,8 @@ class Names:
 
     homes: Mapping[str, str]
     """The model's name for each that it has."""
-    joined: frozenset[str]
-    """Parameters that the model joins with others or cuts."""
+    joined: Mapping[str, tuple[str, str]]
+    """Of those that the model joins with others or cuts its name, and what in theirs says so."""
     are_own: bool
     """Whether the checkpoint has the model's own names."""
 
@@ -62,18 +62,18 @@ def _named(
     """Returns what a model calls parameters after these changes, as transformers finds it."""
     renamings, converters = split(changes)
     where = {"base_model_prefix": model.base_model_prefix, "meta_state_dict": own}
-    homes, joined = {}, set()
+    homes, joined = {}, {}
     for name in names:
         key, _ = rename_source_key(name, renamings, [], **where)
         if key not in own:
             key, pattern = rename_source_key(name, renamings, converters, **where)
             if pattern is not None and key in own:
-                joined.add(name)
+                joined[name] = key, pattern
         if key not in own:
             key, _ = rename_source_key(name, [], [], **where)
         if key in own:
             homes[name] = key
-    return Names(homes, frozenset(joined), are_own=not changes)
+    return Names(homes, joined, are_own=not changes)
 
 
 def split(changes: list[WeightTransform]) -> tuple[list[WeightRenaming], list[WeightConverter]]:

@@ -6,8 +6,9 @@
                         after    every weight must be there
     save_pretrained              MXTensors become codes and scales, as `checkpoints.save` has them
 
-What a checkpoint holds is read from the headers of its files, by `checkpoints`. Nothing is ever
-dequantized; memory holds the result, one weight more, and the pages of files that the system keeps.
+What a checkpoint holds is read from the headers of its files, by `checkpoints`; `sources` says
+which of it makes a weight. What no layer of ours computes becomes floats, and a warning names it.
+Memory holds the result, one weight more, and the pages of files that the system keeps.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import copy
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.configuration_utils import PreTrainedConfig
-from transformers.core_model_loading import ConversionOps, WeightConverter
+from transformers.core_model_loading import ConversionOps, WeightConverter, dot_natural_key
 from transformers.integrations.accelerate import get_device
 from transformers.modeling_utils import PreTrainedModel
 from transformers.quantizers import HfQuantizer, register_quantizer
@@ -29,8 +31,8 @@ from transformers.quantizers import HfQuantizer, register_quantizer
 from mx_kernels._core.arrays import show
 from mx_kernels._core.facts import DEFAULT_ROUNDING, facts
 from mx_kernels.checkpoints.configs import OURS
-from mx_kernels.checkpoints.files import Checkpoint, let_go, open_files
-from mx_kernels.checkpoints.forms import FORMS, OWN, Form, described, plan
+from mx_kernels.checkpoints.files import let_go
+from mx_kernels.checkpoints.forms import Parameter, described, warn_of_floats
 from mx_kernels.checkpoints.targets import FUSIONS, guarded
 from mx_kernels.checkpoints.writing import stored
 from mx_kernels.conversion import convert_skeleton, restore_skeleton, revert
@@ -39,13 +41,13 @@ from mx_kernels.conversion.rules import check_patterns
 from mx_kernels.integrations.offload import in_floats
 from mx_kernels.integrations.transformers import parallel
 from mx_kernels.integrations.transformers.config import MXConfig
-from mx_kernels.integrations.transformers.names import Names, Renamed, names_in, split
+from mx_kernels.integrations.transformers.names import Renamed, split
+from mx_kernels.integrations.transformers.sources import Sources, is_saved_class
 from mx_kernels.modules import MXModule, arranged, parameter, quantized
 from mx_kernels.tensor import MXTensor
 
-READ = (OWN, FORMS[0])
-"""Forms of checkpoints whose parameters are the model's own: ours, and gpt-oss."""
-REWRITE = "expected a checkpoint that `python -m mx_kernels convert` has rewritten"
+PART = ".mx_part"
+"""How names end that the parts of a weight have while it is loaded."""
 
 
 class Quantize(ConversionOps):
@@ -76,10 +78,10 @@ class Pass(ConversionOps):
 
 
 class Join(ConversionOps):
-    """Makes a weight of its codes and scales."""
+    """Makes a weight of its parts."""
 
-    def __init__(self, form: Form, quantizer: MXQuantizer):
-        self.form, self.quantizer = form, quantizer
+    def __init__(self, quantizer: MXQuantizer):
+        self.quantizer = quantizer
 
     def __deepcopy__(self, memo) -> Join:
         """Each weight gets an operation that tells the same quantizer."""
@@ -89,7 +91,6 @@ class Join(ConversionOps):
         self,
         input_dict: dict[str, Any],
         *,
-        source_patterns: list[str],
         full_layer_name: str,
         model: nn.Module,
         missing_keys: set[str],
@@ -97,18 +98,31 @@ class Join(ConversionOps):
     ) -> dict[str, Tensor]:
         """Returns the parameter of that name, in the layout of the device where its parts are."""
         self.quantizer.missing = missing_keys
-        own = model.get_parameter(full_layer_name)
-        parts = [input_dict[pattern][0].contiguous() for pattern in source_patterns]
-        codes, scales = parts
-        codes = codes.flatten(-2) if self.form.has_block_axis else codes
-        facts_of = {"shape": own.shape, "format": own.format, "dtype": own.dtype}
-        read = MXTensor(codes, scales, **facts_of)
-        made = arranged(read)
-        # In either case in memory of its own: parts are pages of a file.
-        made = made.clone() if made is read else made
-        for part in parts:
-            let_go(part)
-        return {full_layer_name: self.quantizer.placed(full_layer_name, parameter(made))}
+        own, source = model.get_parameter(full_layer_name), self.quantizer.sources[full_layer_name]
+        (found,) = input_dict.values()
+        # Transformers sorts them by the names that files have.
+        names = sorted((part.name for part in source.parts), key=dot_natural_key)
+        tensors = dict(zip(names, found, strict=True))
+        if self.quantizer.twice.intersection(names):
+            # Of two files transformers takes the last, whatever the index says.
+            device = found[0].device
+            tensors = {part.name: part.read().to(device) for part in source.parts}
+        made = replace(source, dtype=own.dtype).made(tensors.pop(it.name) for it in source.parts)
+        if source.format:
+            facts_of = {"shape": own.shape, "format": source.format, "dtype": own.dtype}
+            made = MXTensor(*made, **facts_of)
+            ready = arranged(made)
+            # In either case in memory of its own: parts may be pages of a file.
+            is_shared = ready is made and not source.has_own_memory
+            ready = parameter(ready.clone() if is_shared else ready)
+        else:
+            # Of another dtype, or of a file: a copy.
+            is_copy = source.has_own_memory or made[0].dtype != own.dtype
+            value = made[0].to(own.dtype, copy=not is_copy)
+            ready = nn.Parameter(value, requires_grad=own.requires_grad)
+        for tensor in found:
+            let_go(tensor)
+        return {full_layer_name: self.quantizer.placed(full_layer_name, ready)}
 
 
 @register_quantizer(OURS)
@@ -120,9 +134,11 @@ class MXQuantizer(HfQuantizer):
     def __init__(self, quantization_config: MXConfig, **kwargs):
         super().__init__(quantization_config, **kwargs)
         self._ways: dict = {}
-        self._forms: tuple[Form, ...] = ()
-        self._names = Names({}, frozenset(), are_own=False)
-        self._parts: dict[str, str] = {}
+        self.sources: dict[str, Parameter] = {}
+        """What each quantized weight of a checkpoint is made of, by the model's names."""
+        self.twice: frozenset[str] = frozenset()
+        """Tensors of a checkpoint that two of its files have."""
+        self._has_own_names = False
         self._device_map: Any = None
         self.missing: set[str] | None = None
         """What no tensor of the checkpoint was put into, kept by transformers; None before."""
@@ -161,8 +177,34 @@ class MXQuantizer(HfQuantizer):
     def _restore(self, model: PreTrainedModel, files: list[str], device) -> None:
         """Puts our modules where quantized weights will be loaded."""
         config = self.quantization_config
-        choices = {"rounding": config.rounding, "activations": config.activations}
-        restore_skeleton(model, self._weights(model, files), device=device, **choices)
+        found = Sources(model, files, are_saved=config.is_saved)
+        self.sources, self.twice = found.weights, found.checkpoint.twice
+        self._has_own_names = found.names.are_own
+        weights = {key: (it.format, it.shape) for key, it in self.sources.items() if it.format}
+        ties = model.all_tied_weights_keys
+        for name, other in list(ties.items()):
+            if {name, other} <= weights.keys():
+                # Transformers would compare them to find out whether to tie them.
+                del ties[name]
+            elif other in weights:
+                weights[name] = weights[other]
+        left = restore_skeleton(
+            model,
+            weights,
+            rounding=config.rounding,
+            activations=config.activations,
+            device=device,
+            are_ordered=found.own,
+            halves=found.halves,
+        )
+        if lost := next((key for key in left if key in found.own), None):
+            raise ValueError(
+                f"{lost}: got quantized weights, expected those of nn.Linear, Conv1D or experts of "
+                "the model"
+            )
+        for key in left & self.sources.keys():
+            self.sources[key] = self.sources[key].as_floats()
+        warn_of_floats(self.sources.values(), found.checkpoint.where)
         _untie(model)
 
     def _replace(self, model: PreTrainedModel, device) -> None:
@@ -187,51 +229,9 @@ class MXQuantizer(HfQuantizer):
                 "its own: load floats, and then mx_kernels.convert(model, include=...)"
             )
 
-    def _weights(
-        self, model: PreTrainedModel, files: list[str]
-    ) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Returns format and shape of the quantized weights in files, by the model's names."""
-        checkpoint = open_files(files)
-        parameters = plan(checkpoint)
-        found = {p.name: p for p in parameters if p.format}
-        here = [{name for name in found if _is_in(form, name, checkpoint)} for form in READ]
-        self._forms = tuple(form for form, names in zip(READ, here, strict=True) if names)
-        if others := [name for name in found if not any(name in names for names in here)]:
-            raise ValueError(
-                f"{checkpoint.where}: got {others[0]} in another form than ours and gpt-oss, "
-                f"{REWRITE}"
-            )
-        self._names = names_in(
-            model, (p.name for p in parameters), are_saved=self.quantization_config.is_saved
-        )
-        weights = {}
-        for form, names in zip(READ, here, strict=True):
-            for name in names:
-                key = _key_of(name, self._names, model)
-                if key is not None:
-                    weights[key] = found[name].format, found[name].shape
-                    self._parts |= dict(zip(form.names(name), form.names(key), strict=True))
-        if not weights:
-            raise ValueError(f"{checkpoint.where}: got no weights of {type(model).__name__} in MX")
-        ties = model.all_tied_weights_keys
-        for name, other in list(ties.items()):
-            if {name, other} <= weights.keys():
-                # Transformers would compare them to find out whether to tie them.
-                del ties[name]
-            elif other in weights:
-                weights[name] = weights[other]
-        return weights
-
     def get_weight_conversions(self) -> list[WeightConverter]:
-        """Returns how codes and scales become weights."""
-        return [
-            WeightConverter(
-                [rf"(.+){re.escape(end)}$" for end in (form.codes, form.scales)],
-                r"\1",
-                [Join(form, self)],
-            )
-            for form in self._forms
-        ]
+        """Returns how parts become weights."""
+        return [WeightConverter([rf"(.+){re.escape(PART)}$"], r"\1", [Join(self)])]
 
     def update_weight_conversions(self, weight_conversions: list, model: PreTrainedModel) -> list:
         """Puts ours first: what the model does to floats is not done to codes."""
@@ -239,8 +239,9 @@ class MXQuantizer(HfQuantizer):
             # On disk transformers reads floats where they are, but those that were converted.
             anew = [WeightConverter([r"(.+)$"], [r"\1"], [Pass()])] if self._may_use_disk() else []
             return weight_conversions + anew
-        renamings, converters = split([] if self._names.are_own else weight_conversions)
-        return [Renamed(self._parts, renamings), *self.get_weight_conversions(), *converters]
+        renamings, converters = split([] if self._has_own_names else weight_conversions)
+        parts = {it.name: key + PART for key, of in self.sources.items() for it in of.parts}
+        return [Renamed(parts, renamings), *self.get_weight_conversions(), *converters]
 
     def update_parallel_plan(self, model: PreTrainedModel, plan: dict[str, str]) -> None:
         """Keeps the styles of our layers for when their weights are there."""
@@ -314,7 +315,7 @@ class MXQuantizer(HfQuantizer):
         Another class may have a head of its own.
         """
         needed = {f"{name}.{of}" for name, m in _ours(model) for of, _ in m.named_parameters()}
-        if self.pre_quantized and _is_saved_class(model):
+        if self.pre_quantized and is_saved_class(model):
             optional = _patterns(model._keys_to_ignore_on_load_missing)
             names = dict(model.named_parameters())
             needed |= {name for name in names if not _matches(name, optional)}
@@ -368,51 +369,6 @@ class MXQuantizer(HfQuantizer):
             else:
                 state[name] = tensor
         return state, {OURS: described(meanings)}
-
-
-def _is_in(form: Form, name: str, checkpoint: Checkpoint) -> bool:
-    return set(form.names(name)) <= set(checkpoint.parts)
-
-
-def _key_of(name: str, names: Names, model: PreTrainedModel) -> str | None:
-    """Returns what the model calls a weight of a checkpoint, None if it leaves that out.
-
-    Raises:
-        ValueError: if it is a part of one, or nothing of the class that was saved.
-    """
-    if name in names.joined:
-        raise ValueError(
-            f"{name}: got quantized weights that {type(model).__name__} joins with others, "
-            "expected them joined before: load the floats with quantization_config=MXConfig(), "
-            "and save_pretrained"
-        )
-    if name in names.homes:
-        return names.homes[name]
-    optional = _patterns(model._keys_to_ignore_on_load_unexpected)
-    is_expected = _matches(name, optional) or _is_beyond(name, model)
-    if _is_saved_class(model) and not is_expected:
-        raise ValueError(
-            f"{name}: got quantized weights that {type(model).__name__} does not have, expected "
-            "those of its own layers"
-        )
-    return None
-
-
-def _is_beyond(name: str, model: PreTrainedModel) -> bool:
-    """Says whether a name is of a layer behind the last one, as of a model with more layers."""
-    module = model.base_model
-    for part in name.removeprefix(f"{model.base_model_prefix}.").split("."):
-        if isinstance(module, nn.ModuleList) and part.isdigit() and int(part) >= len(module):
-            return True
-        module = module._modules.get(part)
-        if module is None:
-            return False
-    return False
-
-
-def _is_saved_class(model: PreTrainedModel) -> bool:
-    """Says whether the checkpoint was one of this very class."""
-    return type(model).__name__ in (model.config.architectures or ())
 
 
 def _patterns(patterns: Iterable[str] | None) -> list[re.Pattern]:

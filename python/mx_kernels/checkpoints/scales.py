@@ -1,0 +1,283 @@
+"""Which format a pair of codes and scales is, and its scales as that format has them.
+
+    codes [.., N, K]      scales                              format            written by
+    E2M1, two in a byte   E8M0 [.., N, K/32]                  mxfp4             all that write MX
+    E4M3 or E5M2          E8M0 [.., N, K/32]                  mxfp8, .._e5m2    the same
+                          one, or one for each leading axis   fp8, fp8_e5m2     most
+                          [.., N] or [.., N, 1]               fp8, fp8_e5m2     most
+    E4M3                  [.., N, K/128]                      fp8_block         compressed-tensors
+                          [.., N/128, K/128], rounded up      fp8_block_2d      DeepSeek, and most
+
+Other blocks, of R rows and C elements along K, are what a config says. They are read as the format
+whose blocks divide them, each scale repeated, which is exact: 128 x 256 as fp8_block_2d, 64 x 128
+as fp8_block, and with E8M0 scales 1 x 64 as mxfp8. Without a config, E8M0 scales of fewer rows than
+codes have each a power of two of them.
+
+Scales of 16 bits are widened, which is exact; so are E8M0 scales of more than 32 elements: float32
+has all of their powers of two. Where a shape fits two formats, the numbers are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mx_kernels._core.arrays import show
+from mx_kernels._core.checks import format_named
+from mx_kernels._core.facts import DEFAULT_FORMAT, Format, facts
+from mx_kernels._core.storage import DTYPES
+from mx_kernels.checkpoints.configs import Spec
+from mx_kernels.checkpoints.files import Part
+from mx_kernels.checkpoints.leftovers import described
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+"""Dtypes of scales that become float32."""
+E8M0 = (torch.uint8, torch.float8_e8m0fnu)
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+MX_BLOCK = 32
+"""Elements of a scale of MXFP8."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a pair is."""
+
+    format: str
+    shape: tuple[int, ...]
+    """Logical."""
+    block: tuple[int, int]
+    """Rows, and elements along K, that share one of the stored scales."""
+
+
+def meaning_of(
+    codes: Part,
+    scales: Part,
+    spec: Spec,
+    *,
+    formats: Mapping[torch.dtype, str],
+    has_block_axis: bool,
+    got: str,
+    scales_name: str,
+) -> Meaning:
+    """Returns what a pair is.
+
+    Args:
+        codes: that have not been read.
+        scales: likewise.
+        spec: what a config says of them.
+        formats: what codes of a dtype are under such names, if scales are E8M0.
+        has_block_axis: whether blocks of codes have an axis of their own.
+        got: the pair, in words.
+        scales_name: what the scales are called.
+
+    Raises:
+        ValueError: if the two do not fit each other, or what the config says.
+    """
+    said = _chosen(scales, scales_name, spec) if spec.block else spec.formats
+    if codes.dtype in formats and _are_floats(codes, scales, said):
+        return _with_float_scales(codes, scales, said, spec.block, got)
+    _check_dtype(scales_name, codes.dtype, scales.dtype)
+    format = formats.get(codes.dtype)
+    if format is None:
+        known = " or ".join(str(dtype).removeprefix("torch.") for dtype in formats)
+        raise ValueError(f"got {got}, expected codes as {known} under such names")
+    if said and format not in said:
+        raise ValueError(
+            f"got {got}, expected the codes of {' or '.join(said)}, as the config says"
+        )
+    block = spec.block or ((1, MX_BLOCK) if said else None)
+    shapes = codes.shape, scales.shape
+    return _with_e8m0(shapes, format, block, has_block_axis=has_block_axis, got=got)
+
+
+def as_stored(scales: Tensor, meaning: Meaning) -> Tensor:
+    """Returns scales as the plain scales of their format: those that more share are repeated."""
+    fmt, shape = format_named(meaning.format), meaning.shape
+    if fmt.has_float_scales:
+        scales = scales.view(torch.float8_e8m0fnu) if scales.dtype in E8M0 else scales
+        scales = scales.to(torch.float32)
+    else:
+        scales = scales.view(torch.uint8)
+    wanted = fmt.scales_of(shape)
+    if tuple(scales.shape) == wanted:
+        return scales.contiguous()
+    there = blocks_of(shape, meaning.block)
+    if scales.numel() != math.prod(there):
+        lead = shape[:-2] if scales.numel() > 1 else [1] * len(shape[:-2])
+        return scales.reshape(*lead, 1, 1).expand(wanted).contiguous()
+    scales = scales.reshape(there)
+    rows, of_k = meaning.block
+    if rows != fmt.block_rows:
+        scales = scales.repeat_interleave(rows // fmt.block_rows, -2)[..., : wanted[-2], :]
+    if of_k != fmt.block_k:
+        scales = scales.repeat_interleave(of_k // fmt.block_k, -1)[..., : wanted[-1]]
+    return scales.contiguous()
+
+
+def blocks_of(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, ...]:
+    """Returns how many blocks of (rows, elements along K) a tensor [..., N, K] has."""
+    *lead, rows, k = shape
+    return (*lead, -(-rows // block[0]), -(-k // block[1]))
+
+
+# Float scales.
+
+
+def _formats_of(codes: torch.dtype) -> list[str]:
+    """Returns the formats with such codes and float scales, those with larger blocks first."""
+    rows = [fmt for fmt in facts().formats.values() if fmt.has_float_scales]
+    rows = [fmt for fmt in rows if getattr(torch, DTYPES[fmt.element]) == codes]
+    return [fmt.name for fmt in sorted(rows, key=lambda fmt: (-fmt.block_rows, -fmt.block_k))]
+
+
+def _chosen(scales: Part, name: str, spec: Spec) -> tuple[str, ...]:
+    """Returns the first format of a config's whose blocks divide the config's.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    rows, of_k = spec.block
+    kinds = [format_named(name) for name in spec.formats]
+    kinds = [fmt for fmt in kinds if fmt.has_float_scales or scales.dtype in E8M0]
+    for fmt in kinds:
+        if rows % fmt.block_rows == 0 and of_k % fmt.block_k == 0:
+            return (fmt.name,)
+    units = sorted({fmt.block_k for fmt in kinds})
+    expected = f"a multiple of {' or '.join(map(str, units))} along K" if units else "E8M0 scales"
+    hint = "" if scales.dtype in E8M0 or not units else ", or E8M0 scales"
+    raise ValueError(
+        f"got weight_block_size {show(spec.block)} in the config, with scales {name} "
+        f"{described(scales)}, expected {expected}{hint}"
+    )
+
+
+def _are_floats(codes: Part, scales: Part, said: tuple[str, ...]) -> bool:
+    """Says whether a pair is of a format with float scales."""
+    known = _formats_of(codes.dtype)
+    if scales.dtype not in E8M0:
+        return scales.dtype in FLOATS and bool(known)
+    if said:
+        return any(name in known for name in said)
+    # Bytes that nothing names may be anything.
+    is_mx = not codes.shape or scales.shape[-1:] == (-(-codes.shape[-1] // MX_BLOCK),)
+    if scales.dtype == torch.uint8 or is_mx:
+        return False
+    return any(_fits(codes.shape, scales.shape, format_named(name)) for name in known)
+
+
+def _with_float_scales(
+    codes: Part, scales: Part, said: tuple[str, ...], block: tuple[int, int] | None, got: str
+) -> Meaning:
+    """Returns what a pair of a format with float scales is.
+
+    Raises:
+        ValueError: if the shapes do not fit each other, or what the config says.
+    """
+    known = _formats_of(codes.dtype)
+    if len(codes.shape) < 2 or codes.shape[-1] == 0:
+        raise ValueError(f"got {got}, expected weights [..., N, K]")
+    if said and not set(said) & set(known):
+        raise ValueError(
+            f"got {got}, expected the codes of {' or '.join(said)}, as the config says"
+        )
+    names = [name for name in known if not said or name in said]
+    for name in names:
+        fmt = format_named(name)
+        if _fits(codes.shape, scales.shape, fmt, block):
+            return Meaning(name, codes.shape, block or (fmt.block_rows, fmt.block_k))
+    expected = " or ".join(_expected(codes.shape, name, block) for name in names)
+    raise ValueError(f"got {got}, expected {expected}")
+
+
+def _fits(
+    codes: tuple[int, ...],
+    scales: tuple[int, ...],
+    fmt: Format,
+    block: tuple[int, int] | None = None,
+) -> bool:
+    """Says whether scales of a shape are those of a format."""
+    if len(codes) < 2:
+        return False
+    wanted = blocks_of(codes, block or (fmt.block_rows, fmt.block_k))
+    # ModelOpt keeps the axes within blocks.
+    if scales in (wanted, (*wanted[:-1], 1, wanted[-1], 1)):
+        return True
+    lead = codes[:-2]
+    of_matrices = ((), (1,), lead, (*lead, 1, 1))
+    return fmt.has_whole_rows and (scales == wanted[:-1] or scales in of_matrices)
+
+
+def _expected(codes: tuple[int, ...], name: str, block: tuple[int, int] | None) -> str:
+    """Prints what scales fit."""
+    fmt = format_named(name)
+    one = ", or one" if fmt.has_whole_rows else ""
+    shape = blocks_of(codes, block or (fmt.block_rows, fmt.block_k))
+    return f"scales {show(shape)}{one} of {name}"
+
+
+# E8M0 scales.
+
+
+def _check_dtype(name: str, codes: torch.dtype, scales: torch.dtype) -> None:
+    """Raises unless scales are E8M0."""
+    if scales in E8M0:
+        return
+    what = f"{str(scales).removeprefix('torch.')} scales"
+    if scales in FP8:
+        what = "NVFP4, with E4M3 scales"
+    elif codes in FP8:
+        what = f"{str(codes).removeprefix('torch.')} with {what}"
+    raise ValueError(f"got {name}, which is {what}, expected E8M0 scales of MX, as uint8")
+
+
+def _with_e8m0(
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    format: str,
+    block: tuple[int, int] | None,
+    *,
+    has_block_axis: bool,
+    got: str,
+) -> Meaning:
+    """Returns what a pair with E8M0 scales is.
+
+    Raises:
+        ValueError: if the shapes do not fit.
+    """
+    (codes, scales), fmt = shapes, format_named(format)
+    size = fmt.packed_bytes(fmt.block_k)
+    if has_block_axis:
+        if len(codes) < 3 or codes[-1] != size:
+            raise ValueError(f"got {got}, expected codes [..., N, K/{fmt.block_k}, {size}]")
+        codes = (*codes[:-2], codes[-2] * size)
+    of_k = block[1] if block else fmt.block_k
+    k = fmt.elements(codes[-1]) if codes else 0
+    if len(codes) < 2 or len(scales) != len(codes) or scales[-1] != -(-k // of_k):
+        hint = ""
+        if format == DEFAULT_FORMAT and scales and codes and codes[-1] == scales[-1] * fmt.block_k:
+            hint = "; bytes with a scale for 32 may be any format of eight bits: view them as such"
+        raise ValueError(
+            f"got {got}, expected {fmt.packed_bytes(of_k)} bytes of {format} for each scale along "
+            f"the last axis{hint}"
+        )
+    block = block or (_rows_of_a_scale(codes[-2], scales[-2]), of_k)
+    shape = (*codes[:-1], k)
+    if k == 0 or blocks_of(shape, block) != scales:
+        raise ValueError(
+            f"got {got}, expected scales for {show(shape)}: {show(blocks_of(shape, block))}, or a "
+            "config.json that says how many rows share a row of scales"
+        )
+    return Meaning(format, shape, block)
+
+
+def _rows_of_a_scale(rows: int, given: int) -> int:
+    """Returns how many rows share a row of scales where no config says it; 1 if that is open.
+
+    Blocks have a power of two of rows. If they fill the rows, no other power gives as many.
+    """
+    share, rest = divmod(rows, given) if given else (0, 0)
+    is_power = share and share & (share - 1) == 0
+    return share if not rest and (is_power or given == 1) and share else 1
