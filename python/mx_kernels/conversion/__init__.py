@@ -24,11 +24,11 @@ from mx_kernels._core.facts import (
     activations_for,
     weights_format,
 )
+from mx_kernels.conversion.gates import gate_of
 from mx_kernels.conversion.layers import (
     Layer,
     Way,
     arrangements,
-    gate_of,
     kind_of,
     obstacle,
     replace,
@@ -235,12 +235,14 @@ def _check_order(
     if layer.kind != "experts" or all(name in are_ordered for name in found):
         return
     wanted = gate_of(layer.module)
-    takes_turns = wanted.takes_turns and not any(name in halves for name in found)
+    if wanted.options.interleaved is None:
+        return
+    takes_turns = wanted.options.interleaved and not any(name in halves for name in found)
     if takes_turns != wanted.wants_turns:
         order = ("halves", "turns")[takes_turns], ("halves", "turns")[wanted.wants_turns]
         raise ValueError(
             f"{layer.name}: got quantized weights whose rows of gate and up are in {order[0]}, "
-            f"expected them in {order[1]} for {wanted.activation}"
+            f"expected them in {order[1]} for {wanted.options.activation}"
         )
 
 
