@@ -4,11 +4,12 @@ Imports point down this list, never up; a room imports no other room, except tha
 Hopper's builds on the room of any GPU.
 
     numbers/              what a number is
-        elements.mojo         the table of elements: E2M1, E4M3, E5M2, INT8
+        elements.mojo         the table of elements: E2M1, E4M3, E5M2, INT8, E2M3, E3M2
         scales.mojo           the table of scales: E8M0, float32
         formats.mojo          the table of formats: element x scale x block
         rounding.mojo         the rules that pick a block's scale
         floats.mojo           floats as magnitude bits
+        packing.mojo          codes packed densely, and taken apart
         encode.mojo           from floats to codes, any element
         decode.mojo           from codes to floats, any element
         e2m1.mojo             E2M1 by its tables

@@ -7,7 +7,8 @@ of one, so that a padded tile is finite. Scales that are no bytes lie row by
 row in every layout, without padding.
 
 A layout knows bytes of a row and blocks of a row, no format. Four neighbouring bytes of a row
-(`RUN_BYTES`) stay neighbours in every layout, and codes that share a byte share it.
+(`RUN_BYTES`) stay neighbours in every layout, and codes that share a byte share it. GPU layouts
+keep 16 (`GRANULE_BYTES`), of which rows are made: of six-bit codes, K is a multiple of 64.
 """
 
 from std.math import align_up, ceildiv
@@ -52,6 +53,8 @@ trait OperandLayout:
     """Whether it does so for formats with float scales too: else kernels read rows as they lie."""
     comptime ROW_MULTIPLE: Int
     """Code rows are padded to a multiple of this."""
+    comptime BYTE_MULTIPLE: Int
+    """Bytes of a row of codes are a multiple of this: others have no place."""
     comptime SCALE_ROW_MULTIPLE: Int
     """Scale rows are padded to a multiple of this."""
     comptime SCALE_K_MULTIPLE: Int
@@ -109,6 +112,8 @@ struct Plain(OperandLayout):
     """Of all formats."""
     comptime ROW_MULTIPLE = 1
     """No row padding."""
+    comptime BYTE_MULTIPLE = 1
+    """Any."""
     comptime SCALE_ROW_MULTIPLE = 1
     """No row padding."""
     comptime SCALE_K_MULTIPLE = 1
@@ -162,6 +167,8 @@ struct PreshuffledCdna4(OperandLayout):
     """Of all formats."""
     comptime ROW_MULTIPLE = 16
     """Rows of a code tile."""
+    comptime BYTE_MULTIPLE = GRANULE_BYTES
+    """Whole granules."""
     comptime SCALE_ROW_MULTIPLE = 32
     """Rows of a scale group."""
     comptime SCALE_K_MULTIPLE = 8
@@ -237,6 +244,8 @@ struct PreshuffledCpu(OperandLayout):
     """Of all formats."""
     comptime ROW_MULTIPLE = 16
     """Rows of a tile."""
+    comptime BYTE_MULTIPLE = RUN_BYTES
+    """Whole runs."""
     comptime SCALE_ROW_MULTIPLE = 16
     """Rows of a tile."""
     comptime SCALE_K_MULTIPLE = 1
@@ -300,6 +309,8 @@ struct PreshuffledCuda(OperandLayout):
     """Tensor maps cut their tiles out of rows."""
     comptime ROW_MULTIPLE = 32
     """Rows of a tile: two fragments of 16."""
+    comptime BYTE_MULTIPLE = GRANULE_BYTES
+    """Whole granules."""
     comptime SCALE_ROW_MULTIPLE = Self.ROW_MULTIPLE
     """Rows of a tile."""
     comptime SCALE_K_MULTIPLE = 1

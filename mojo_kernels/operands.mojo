@@ -19,6 +19,7 @@ from .layouts import (
     scale_rows,
 )
 from .numbers.formats import BlockShape, Format
+from .numbers.packing import ROOM
 from .numbers.scales import Scale
 
 comptime Flat[dtype: DType] = TileTensor[dtype, type_of(row_major((1,))), MutUntrackedOrigin]
@@ -76,6 +77,30 @@ def matrix[dtype: DType](address: Int, rows: Int, columns: Int, row_stride: Int)
         MutPointer[Scalar[dtype], MutUntrackedOrigin](unsafe_from_address=address),
         Layout(Coord((rows, columns)), Coord((row_stride, Idx[1]))),
     )
+
+
+@always_inline
+def load_bytes[count: Int](bytes: Bytes, at: Int) -> SIMD[DType.uint8, ROOM[count]]:
+    """Loads `count` bytes, in as many pieces as their number has bits."""
+    comptime if ROOM[count] == count:
+        return bytes.load[width=ROOM[count], alignment=1](Coord(at))
+    else:
+        comptime FIRST = ROOM[count] // 2
+        var loaded = SIMD[DType.uint8, ROOM[count]](0)
+        loaded = loaded.insert[offset=0](bytes.load[width=FIRST, alignment=1](Coord(at)))
+        return loaded.insert[offset=FIRST](load_bytes[count - FIRST](bytes, at + FIRST))
+
+
+@always_inline
+def store_bytes[count: Int](bytes: Bytes, at: Int, stored: SIMD[DType.uint8, ROOM[count]]):
+    """Stores the first `count` bytes of a vector, in as many pieces as their number has bits."""
+    comptime if ROOM[count] == count:
+        bytes.store[alignment=1](Coord(at), stored)
+    else:
+        comptime FIRST = ROOM[count] // 2
+        comptime REST = ROOM[count - FIRST]
+        bytes.store[alignment=1](Coord(at), stored.slice[FIRST, offset=0]())
+        store_bytes[count - FIRST](bytes, at + FIRST, stored.slice[REST, offset=FIRST]())
 
 
 @fieldwise_init
@@ -145,6 +170,6 @@ struct Operand[Layout: OperandLayout, format: Format](TrivialRegisterPassable):
         self.scales.store[alignment=1](Coord(at), bitcast[DType.uint8, BYTES](scale))
 
     @always_inline
-    def codes_of[count: Int](self, row: Int, byte: Int) -> SIMD[DType.uint8, count]:
+    def codes_of[count: Int](self, row: Int, byte: Int) -> SIMD[DType.uint8, ROOM[count]]:
         """Loads `count` bytes of a row that the layout keeps together."""
-        return self.codes.load[width=count, alignment=1](Coord(self.code_offset(row, byte)))
+        return load_bytes[count](self.codes, self.code_offset(row, byte))

@@ -241,8 +241,15 @@ def quantized_normal(rng, shape, layout: str = "plain", format: str = "fp8"):
     return in_layout(mx.quantize(floats, format=format), layout)
 
 
+def layout_of_rows(k: int, layout: str, format: str):
+    """Returns the layout that rows of `k` get where `layout` is asked for: plain, if they do not
+    fill its tiles."""
+    row_bytes = oracle.FORMATS[format].packed_bytes(k)
+    return layout if row_bytes % oracle.LAYOUTS[layout].byte_multiple == 0 else "plain"
+
+
 def in_layout(q, layout: str):
-    """Returns a plain MXTensor in a layout."""
+    """Returns a plain MXTensor in a layout, or as it is, see `layout_of_rows`."""
     return q if layout == "plain" else mx.preshuffle(q, device=LAYOUTS[layout]["device"])
 
 

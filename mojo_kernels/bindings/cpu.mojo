@@ -79,6 +79,7 @@ def _layout_row[Layout: OperandLayout]() raises -> PythonObject:
     row.put("name", String(Layout.NAME))
     row.put("device", String(Layout.DEVICE))
     row.put("row_multiple", Layout.ROW_MULTIPLE)
+    row.put("byte_multiple", Layout.BYTE_MULTIPLE)
     row.put("scale_row_multiple", Layout.SCALE_ROW_MULTIPLE)
     row.put("scale_k_multiple", Layout.SCALE_K_MULTIPLE)
     row.put("has_float_scales", 1 if Layout.HAS_FLOAT_SCALES else 0)

@@ -13,6 +13,7 @@ from ..numbers.elements import Element
 from ..numbers.encode import encode
 from ..numbers.floats import F32_MANTISSA_BITS, FloatBits
 from ..numbers.formats import Format
+from ..numbers.packing import ROOM, pack, unpack
 from ..numbers.rounding import Rounding, float_scale_from_amax, scale_from_amax
 from ..numbers.scales import E8M0_NAN
 from ..operands import Matrix
@@ -24,7 +25,8 @@ struct EncodedBlock[format: Format](TrivialRegisterPassable):
     """One encoded block."""
 
     comptime K = Self.format.block_k
-    comptime BYTES = Self.format.block_bytes()
+    comptime Packed = SIMD[DType.uint8, ROOM[Self.format.block_bytes()]]
+    """What holds the bytes of a block."""
 
     var codes: SIMD[DType.uint8, Self.K]
     """A byte for each element."""
@@ -32,22 +34,17 @@ struct EncodedBlock[format: Format](TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def of_packed(bytes: SIMD[DType.uint8, Self.BYTES], scale: UInt8) -> Self:
+    def of_packed(bytes: Self.Packed, scale: UInt8) -> Self:
         """Takes the bytes of a plain operand apart."""
-        comptime if Self.BYTES == Self.K:
-            return Self(rebind[SIMD[DType.uint8, Self.K]](bytes), scale)
-        else:
-            var codes = (bytes & 0xF).interleave(bytes >> 4)
-            return Self(rebind[SIMD[DType.uint8, Self.K]](codes), scale)
+        comptime BITS = Self.format.element.bits
+        return Self(
+            unpack[BITS, Self.K](rebind[SIMD[DType.uint8, ROOM[Self.K * BITS // 8]]](bytes)), scale
+        )
 
     @always_inline
-    def packed(self) -> SIMD[DType.uint8, Self.BYTES]:
-        """Returns the bytes of the block: of two codes in a byte, the even one below."""
-        comptime if Self.BYTES == Self.K:
-            return rebind[SIMD[DType.uint8, Self.BYTES]](self.codes)
-        else:
-            var halves = self.codes.deinterleave()
-            return rebind[SIMD[DType.uint8, Self.BYTES]](halves[0] | (halves[1] << 4))
+    def packed(self) -> Self.Packed:
+        """Returns the bytes of the block."""
+        return rebind[Self.Packed](pack[Self.format.element.bits, Self.K](self.codes))
 
     @always_inline
     def any(self) -> Bool:

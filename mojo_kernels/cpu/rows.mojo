@@ -16,9 +16,10 @@ from ..numbers.decode import decode
 from ..numbers.encode import encode_over
 from ..numbers.floats import FLOAT_TYPES, round_product_to, round_to
 from ..numbers.formats import Format
+from ..numbers.packing import ROOM
 from ..numbers.rounding import Rounding
 from ..numbers.scales import Scale
-from ..operands import Flat, Matrix, Operand, flat, matrix
+from ..operands import Flat, Matrix, Operand, flat, matrix, store_bytes
 from .encode import EncodedBlock, carry_of, encode_block, float_scale_of
 from .threads import Work
 from .vectors import BLOCK, HAS_FMA
@@ -44,8 +45,10 @@ struct QuantizeRows[format: Format, dtype: DType](Work):
             for block in range(self.out.shape.k_blocks[Self.format]()):
                 var x = self.x.load[width=BLOCK_K, alignment=1](Coord(row, block * BLOCK_K))
                 var encoded = encode_block[Self.format, Self.dtype](x, carry)
-                self.out.codes.store[alignment=1](
-                    Coord(self.out.code_offset(row, block * PACKED_BYTES)), encoded.packed()
+                store_bytes[PACKED_BYTES](
+                    self.out.codes,
+                    self.out.code_offset(row, block * PACKED_BYTES),
+                    encoded.packed(),
                 )
                 self.out.scales.store[alignment=1](
                     Coord(self.out.scale_offset(row, block)), encoded.scale
@@ -103,7 +106,7 @@ struct DequantizeRows[Layout: OperandLayout, format: Format](Work):
         var first = task * self.rows_per_task
         for row in range(first, min(first + self.rows_per_task, self.operand.shape.rows)):
             for block in range(self.operand.shape.k_blocks[Self.format]()):
-                var bytes = SIMD[DType.uint8, PACKED_BYTES](0)
+                var bytes = SIMD[DType.uint8, ROOM[PACKED_BYTES]](0)
                 comptime for byte in range(0, PACKED_BYTES, RUN_BYTES):
                     bytes = bytes.insert[offset=byte](
                         self.operand.codes_of[RUN_BYTES](row, block * PACKED_BYTES + byte)

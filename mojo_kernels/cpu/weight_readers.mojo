@@ -1,12 +1,20 @@
 """Weights in layouts that are not the CPU's own: a granule of 16 rows becomes four vectors.
 
+Blocks are whole granules, but of six-bit codes, whose blocks are one and a half:
+
+    granule of 16 bytes    0         1              2
+    block                  0         0         1    1
+    bytes of the block     0 .. 15   16 .. 23  0 .. 7    8 .. 23
+
 `cpu_tiles` pairs every layout with its tiles.
 """
 
 from layout import Coord
+from std.math import ceildiv
 from std.memory import bitcast
 
-from ..layouts import GRANULE_BYTES, Plain, PreshuffledCdna4, PreshuffledCuda
+from ..layouts import GRANULE_BYTES, OperandLayout, Plain, PreshuffledCdna4, PreshuffledCuda
+from ..layouts import RUN_BYTES
 from ..numbers.formats import Format
 from ..operands import Operand
 from .vectors import LANES, STEP_BYTES, Words
@@ -16,6 +24,7 @@ from .weights import (
     GranuleReader,
     GranuleTiles,
     GranuleWords,
+    TileWords,
     WeightTiles,
     prefetch_line,
     prefetch_tile,
@@ -36,6 +45,41 @@ def _transposed(rows: GranuleWords) -> GranuleWords:
     return rebind[GranuleWords](first.join(last))
 
 
+trait WholeGranules:
+    """How a layout that keeps granules together gives up one."""
+
+    comptime Layout: OperandLayout
+
+    @staticmethod
+    def granule[
+        format: Format
+    ](operand: Operand[Self.Layout, format], tile: Int, granule: Int) -> GranuleWords:
+        """Returns the four vectors of a tile's codes in one granule."""
+        ...
+
+
+@always_inline
+def _codes_of_granules[
+    Granules: WholeGranules, format: Format
+](operand: Operand[Granules.Layout, format], tile: Int, block: Int) -> TileWords[format]:
+    """Returns the vectors of a tile's codes in one block."""
+    comptime BYTES = format.block_bytes()
+    comptime GRANULES = ceildiv(BYTES, GRANULE_BYTES)
+    var first = block * BYTES // GRANULE_BYTES
+    var words = TileWords[format](0)
+    comptime for i in range(GRANULES):
+        var granule = Granules.granule(operand, tile, first + i)
+        words = words.insert[offset=i * GRANULE_RUNS * LANES](granule)
+    comptime if BYTES % GRANULE_BYTES != 0:
+        comptime HALF = GRANULE_RUNS // 2 * LANES
+        if block % 2 == 1:
+            var others = TileWords[format](0)
+            comptime for i in range(BYTES * 2 // GRANULE_BYTES):
+                others = others.insert[offset=i * HALF](words.slice[HALF, offset=(i + 1) * HALF]())
+            return others
+    return words
+
+
 struct PlainReader(GranuleReader):
     """Row major: gathered from 16 rows, the last one repeated."""
 
@@ -43,18 +87,23 @@ struct PlainReader(GranuleReader):
 
     @staticmethod
     @always_inline
-    def granule[
+    def codes[
         format: Format
-    ](operand: Operand[Plain, format], tile: Int, granule: Int) -> GranuleWords:
+    ](operand: Operand[Plain, format], tile: Int, block: Int) -> TileWords[format]:
+        comptime BYTES = format.block_bytes()
         var last = operand.shape.rows - 1
-        var rows = GranuleWords(0)
-        comptime for lane in range(LANES):
-            var row = min(tile * LANES + lane, last)
-            var bytes = operand.codes_of[GRANULE_BYTES](row, granule * GRANULE_BYTES)
-            rows = rows.insert[offset=lane * GRANULE_RUNS](
-                bitcast[DType.uint32, GRANULE_RUNS](bytes)
-            )
-        return _transposed(rows)
+        var words = TileWords[format](0)
+        comptime for first in range(0, BYTES, GRANULE_BYTES):
+            comptime COUNT = min(GRANULE_BYTES, BYTES - first)
+            var rows = GranuleWords(0)
+            comptime for lane in range(LANES):
+                var row = min(tile * LANES + lane, last)
+                var bytes = operand.codes_of[COUNT](row, block * BYTES + first)
+                rows = rows.insert[offset=lane * GRANULE_RUNS](
+                    bitcast[DType.uint32, COUNT // RUN_BYTES](bytes)
+                )
+            words = words.insert[offset=first // RUN_BYTES * LANES](_transposed(rows))
+        return words
 
     @staticmethod
     @always_inline
@@ -75,10 +124,17 @@ struct PlainReader(GranuleReader):
                 prefetch_line(operand.codes, operand.code_offset(row, block * format.block_bytes()))
 
 
-struct Cdna4Reader(GranuleReader):
+struct Cdna4Reader(GranuleReader, WholeGranules):
     """Preshuffled for CDNA4: contiguous, but row by row."""
 
     comptime Layout = PreshuffledCdna4
+
+    @staticmethod
+    @always_inline
+    def codes[
+        format: Format
+    ](operand: Operand[PreshuffledCdna4, format], tile: Int, block: Int) -> TileWords[format]:
+        return _codes_of_granules[Self](operand, tile, block)
 
     @staticmethod
     @always_inline
@@ -108,12 +164,19 @@ struct Cdna4Reader(GranuleReader):
         prefetch_tile(operand, tile, block)
 
 
-struct CudaReader(GranuleReader):
+struct CudaReader(GranuleReader, WholeGranules):
     """Preshuffled for CUDA: halves of its tiles, pairs of rows side by side."""
 
     comptime Layout = PreshuffledCuda
     comptime HALVES = PreshuffledCuda.ROW_MULTIPLE // LANES
     """Tiles of 16 rows in a tile of the layout."""
+
+    @staticmethod
+    @always_inline
+    def codes[
+        format: Format
+    ](operand: Operand[PreshuffledCuda, format], tile: Int, block: Int) -> TileWords[format]:
+        return _codes_of_granules[Self](operand, tile, block)
 
     @staticmethod
     @always_inline

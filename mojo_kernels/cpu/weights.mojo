@@ -1,8 +1,9 @@
 """Tiles of weights, from any layout and of any format, as vectors of words.
 
-A tile is 16 rows. Its codes of one block are vectors of 16 words, four for four-bit codes and
-eight for eight-bit ones: word n of vector j holds bytes 4j .. 4j + 3 of row n. Of a four-bit
-format the low nibbles of a vector are the even elements 8j .. 8j + 6, the high nibbles the odd.
+A tile is 16 rows. Its codes of one block are vectors of 16 words, four for four-bit codes, six for
+six-bit and eight for eight-bit ones: word n of vector j holds bytes 4j .. 4j + 3 of row n. Of a
+four-bit format the low nibbles of a vector are the even elements 8j .. 8j + 6, the high nibbles the
+odd; of the others `four_codes` gives neighbours, a byte each.
 """
 
 from layout import Coord
@@ -20,6 +21,7 @@ from ..layouts import (
 from ..numbers.elements import Element
 from ..numbers.floats import F32_MANTISSA_BITS
 from ..numbers.formats import Format
+from ..numbers.packing import ROOM, spread_sixes
 from ..numbers.scales import E8M0_BIAS, Scale, decode_scale
 from ..operands import Bytes, Operand
 from .block_order import Decoding
@@ -81,9 +83,7 @@ comptime GranuleWords = SIMD[DType.uint32, GRANULE_RUNS * LANES]
 """The codes of one granule of a tile: its vectors, one after the other."""
 comptime runs_of[format: Format] = format.block_bytes() // RUN_BYTES
 """Vectors of a tile's codes in one block."""
-comptime granules_of[format: Format] = format.block_bytes() // GRANULE_BYTES
-"""Granules of a row in one block."""
-comptime TileWords[format: Format] = SIMD[DType.uint32, runs_of[format] * LANES]
+comptime TileWords[format: Format] = SIMD[DType.uint32, ROOM[runs_of[format] * LANES]]
 """The codes of one block of a tile."""
 
 
@@ -242,16 +242,32 @@ struct CpuTiles[weight_format: Format](WeightTiles):
         prefetch_tile(self.operand, tile, block)
 
 
+@always_inline
+def four_codes[Tiles: WeightTiles, //, quad: Int](tiles: Tiles, codes: Tiles.Codes) -> Words:
+    """Returns the codes of elements 4 * quad .. 4 * quad + 3 of each row, a byte each."""
+    comptime BITS = Tiles.format.element.bits
+    comptime if BITS == 8:
+        return tiles.vector[quad](codes)
+    else:
+        comptime assert BITS == 6, "codes of four bits are taken apart by their nibbles"
+        comptime BYTES = 3
+        comptime word, byte = divmod(BYTES * quad, RUN_BYTES)
+        var packed = tiles.vector[word](codes) >> UInt32(8 * byte)
+        comptime if byte + BYTES > RUN_BYTES:
+            packed |= tiles.vector[word + 1](codes) << UInt32(8 * (RUN_BYTES - byte))
+        return spread_sixes(packed)
+
+
 trait GranuleReader:
-    """How a layout that is not the CPU's own gives up a tile, a granule of K at a time."""
+    """How a layout that is not the CPU's own gives up a tile."""
 
     comptime Layout: OperandLayout
 
     @staticmethod
-    def granule[
+    def codes[
         format: Format
-    ](operand: Operand[Self.Layout, format], tile: Int, granule: Int) -> GranuleWords:
-        """Returns the four vectors of a tile's codes in one granule."""
+    ](operand: Operand[Self.Layout, format], tile: Int, block: Int) -> TileWords[format]:
+        """Returns the vectors of a tile's codes in one block."""
         ...
 
     @staticmethod
@@ -288,12 +304,7 @@ struct GranuleTiles[Reader: GranuleReader, weight_format: Format](WeightTiles):
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> TileWords[Self.format]:
-        var words = TileWords[Self.format](0)
-        comptime GRANULES = granules_of[Self.format]
-        comptime for i in range(GRANULES):
-            var granule = Self.Reader.granule(self.operand, tile, block * GRANULES + i)
-            words = words.insert[offset=i * GRANULE_RUNS * LANES](granule)
-        return words
+        return Self.Reader.codes(self.operand, tile, block)
 
     @always_inline
     def vector[j: Int](self, codes: TileWords[Self.format]) -> Words:
@@ -371,26 +382,27 @@ def _scale_range_by_blocks[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> Scale
     return ScaleWindow(Int(low.reduce_min()), Int(high.reduce_max()))
 
 
-def _magnitudes_of[format: Format]() -> UInt32:
-    """Returns the bits of a word of codes that are set where a number is not zero."""
+def _magnitudes_of[format: Format, vector: Int]() -> UInt32:
+    """Returns the bits of the words of a vector that are set where a number is not zero."""
     comptime element = format.element
     comptime mask = (1 << element.bits) - 1 if element.is_integer() else element.magnitude_mask()
+    comptime WORD_BITS = 8 * RUN_BYTES
     var word = 0
-    comptime for code in range(32 // element.bits):
-        word |= mask << (code * element.bits)
+    for bit in range(WORD_BITS):
+        word |= (mask >> ((WORD_BITS * vector + bit) % element.bits) & 1) << bit
     return UInt32(word)
 
 
 def _lowest_used_scale[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> Int:
     """Returns the lowest scale of the blocks that are not all zero."""
     comptime NEUTRAL = Words(E8M0_BIAS)
-    comptime MAGNITUDES = _magnitudes_of[Tiles.format]()
     var padding = _is_padding(tiles, tile)
     var low = NEUTRAL
     for block in range(tiles.shape().k_blocks[Tiles.format]()):
         var codes = tiles.codes(tile, block)
         var used = Words(0)
         comptime for j in range(runs_of[Tiles.format]):
+            comptime MAGNITUDES = _magnitudes_of[Tiles.format, j]()
             used |= tiles.vector[j](codes) & MAGNITUDES
         var counts = used.ne(0) & ~padding
         var ends = _scale_ends[Tiles.format.scale](tiles.scales(tile, block))

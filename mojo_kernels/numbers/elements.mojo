@@ -4,6 +4,8 @@ A code is a sign bit above a magnitude, and magnitudes count up with the codes:
 
     element   bits   sign   exponent   mantissa   largest    codes without a number
     E2M1      4      1      2          1          6          none
+    E2M3      6      1      2          3          7.5        none
+    E3M2      6      1      3          2          28         none
     E4M3      8      1      4          3          448        0x7F, 0xFF: NaN
     E5M2      8      1      5          2          57344      0x7C, 0xFC: infinity; above: NaN
     INT8      8      two's complement, units of 2**-6        none; -128 is never produced
@@ -40,12 +42,14 @@ struct Element(Equatable, TrivialRegisterPassable, Writable):
     var nan_code: Int
     """The smallest positive code of a NaN; 0 for none."""
 
-    comptime NAMES = ["e2m1", "e4m3", "e5m2", "int8"]
+    comptime NAMES = ["e2m1", "e4m3", "e5m2", "int8", "e2m3", "e3m2"]
     """The field's names for them."""
     comptime E2M1 = Self(0, 4, 2, 1, 1, 2, 0x7, 0, 0)
     comptime E4M3 = Self(1, 8, 4, 3, 7, 8, 0x7E, 0, 0x7F)
     comptime E5M2 = Self(2, 8, 5, 2, 15, 15, 0x7B, 0x7C, 0x7D)
     comptime INT8 = Self(3, 8, 0, 6, 1, 0, 0x7F, 0, 0)
+    comptime E2M3 = Self(4, 6, 2, 3, 1, 2, 0x1F, 0, 0)
+    comptime E3M2 = Self(5, 6, 3, 2, 3, 4, 0x1F, 0, 0)
 
     def name(self) -> String:
         """Returns the field's name for it."""

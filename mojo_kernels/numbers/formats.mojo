@@ -1,11 +1,11 @@
 """The table of block formats: element x scale x block. The only home of format facts.
 
 A block is `block_rows` x `block_k` neighbouring elements that share one scale. Codes are packed
-densely along K; of four-bit codes the even k is in the low nibble:
+densely along K, the first one in the lowest bits:
 
-    byte b of a row      bits 0..3            bits 4..7
-    four-bit codes       code of k = 2 * b    code of k = 2 * b + 1
-    eight-bit codes      code of k = b
+    four-bit codes       code of k = 2 * b + i at bits 4 * i of byte b
+    six-bit codes        code of k = 4 * t + i at bits 6 * i of bytes 3 * t .. 3 * t + 2, low first
+    eight-bit codes      code of k = b in byte b
 
 Blocks of MX formats tile a row. Others may be cut at the end of a row, and of the rows: K is any
 multiple of `K_MULTIPLE`. They differ in their blocks alone, so kernels are compiled once for the
@@ -74,6 +74,8 @@ struct Format(Equatable, TrivialRegisterPassable, Writable):
         "fp8_e5m2",
         "fp8_block",
         "fp8_block_2d",
+        "mxfp6",
+        "mxfp6_e3m2",
     ]
     """The names used in every API."""
     comptime MXFP4 = Self(0, Element.E2M1, Scale.E8M0, 1, 32)
@@ -84,6 +86,8 @@ struct Format(Equatable, TrivialRegisterPassable, Writable):
     comptime FP8_E5M2 = Self(5, Element.E5M2, Scale.FLOAT32, 1, WHOLE_ROW)
     comptime FP8_BLOCK = Self(6, Element.E4M3, Scale.FLOAT32, 1, 128)
     comptime FP8_BLOCK_2D = Self(7, Element.E4M3, Scale.FLOAT32, 128, 128)
+    comptime MXFP6 = Self(8, Element.E2M3, Scale.E8M0, 1, 32)
+    comptime MXFP6_E3M2 = Self(9, Element.E3M2, Scale.E8M0, 1, 32)
 
     def packed_bytes(self, count: Int) -> Int:
         """Returns the bytes that `count` densely packed codes occupy."""
@@ -137,6 +141,8 @@ comptime FORMATS = [
     Format.FP8_E5M2,
     Format.FP8_BLOCK,
     Format.FP8_BLOCK_2D,
+    Format.MXFP6,
+    Format.MXFP6_E3M2,
 ]
 """Every format; the position is the code that bindings use."""
 comptime NO_FORMAT = -1

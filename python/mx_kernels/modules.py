@@ -73,7 +73,7 @@ class MXModule(nn.Module):
     def _warn_if_slow(self) -> None:
         """Warns, once a process, where the weights lie on a device that has a faster layout."""
         weight = self._own_part()
-        best = facts().layout_for(weight.device, self.format)
+        best = facts().layout_for(weight.device, self.format, weight.k)
         if best is not None and best.name != self.layout:
             warnings.warn(
                 f"{type(self).__name__}: weights in layout {self.layout!r} on {weight.device}, "

@@ -264,7 +264,7 @@ class MXTensor(Tensor):
         """Returns these weights in the layout of `device`, as `mx_kernels.preshuffle` does."""
         self._check("q")
         device = self.device if device is None else device
-        layout = facts().layout_for(device, self._format)
+        layout = facts().layout_for(device, self._format, self._k)
         if layout is None:
             known = " or ".join(repr(row.device) for row in facts().layouts.values() if row.device)
             raise ValueError(

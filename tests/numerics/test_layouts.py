@@ -19,6 +19,7 @@ from cases import (
     bytes_of,
     every_format,
     every_layout,
+    layout_of_rows,
     mx_tensor,
     on_every_device,
     random_operand,
@@ -41,7 +42,7 @@ def test_the_cases_are_those_of_the_extension():
 
 @pytest.mark.cpu_only
 def test_the_oracle_knows_every_layout_and_its_padding():
-    columns = ("row_multiple", "scale_row_multiple", "scale_k_multiple")
+    columns = ("row_multiple", "byte_multiple", "scale_row_multiple", "scale_k_multiple")
     layouts = facts().native.tables()["layouts"]
     exported = {row["name"]: [row[c] for c in columns] for row in layouts}
     ours = {name: [getattr(row, c) for c in columns] for name, row in oracle.LAYOUTS.items()}
@@ -68,6 +69,7 @@ def test_the_oracle_knows_every_format():
 def test_bytes_and_padding_are_the_oracles(rng, rows, k, format, layout):
     codes, scales = random_operand(rng, rows, k, format=format)
     q = mx_tensor(codes, scales, layout, format)
+    layout = layout_of_rows(k, layout, format)
     expected_codes, expected_scales = oracle.LAYOUTS[layout].store(codes, scales)
     assert q.layout == layout
     assert tuple(q.shape) == (rows, k)
@@ -111,7 +113,7 @@ def test_every_byte_moves_to_a_place_of_its_own(rows, k, format, layout):
 @pytest.mark.parametrize("target", [name for name in LAYOUTS if name != "plain"])
 @every_format
 def test_preshuffle_reaches_every_layout_from_every_other(rng, format, source, target):
-    codes, scales = random_operand(rng, 33, 96, format=format)
+    codes, scales = random_operand(rng, 33, 192, format=format)
     stored = mx_tensor(codes, scales, source, format)
     q = mx.preshuffle(stored, device=LAYOUTS[target]["device"])
     expected = mx_tensor(codes, scales, target, format)
@@ -136,7 +138,7 @@ def with_hostile_padding(q):
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "plain"])
 @pytest.mark.parametrize("left", FORMATS)
 @every_format
-@pytest.mark.parametrize("shape", [(1, 32), (17, 96), (33, 288)])
+@pytest.mark.parametrize("shape", [(1, 32), (17, 192), (33, 288)])
 def test_padding_that_came_from_elsewhere_is_never_read(rng, shape, format, left, layout):
     codes, scales = random_operand(rng, *shape, format=format)
     q = with_hostile_padding(mx_tensor(codes, scales, layout, format))
@@ -148,3 +150,14 @@ def test_padding_that_came_from_elsewhere_is_never_read(rng, shape, format, left
     a = random_operand(rng, 5, shape[1], format=left)
     got = mx.matmul(mx_tensor(*a, format=left), q, out_dtype="float32")
     oracle.assert_matmul(values_of(got), oracle.dequantize(*a, left), weights)
+
+
+@pytest.mark.parametrize("layout", ["preshuffled_cdna4", "preshuffled_cuda"])
+@pytest.mark.parametrize("format", ["mxfp6", "mxfp6_e3m2"])
+def test_rows_that_do_not_fill_tiles_are_refused(format, layout):
+    """Where a layout is asked for by name; for a device they stay plain, see `layout_of_rows`."""
+    q = mx.quantize(torch.randn(32, 96), format=format)
+    with pytest.raises(ValueError, match=f"K = 96, expected a multiple of 64 of {format}"):
+        torch.ops.mx_kernels.relayout(q.codes, q.scales, 32, format, "plain", layout)
+    with pytest.raises(ValueError, match="K = 96, expected K to be a positive multiple of 64"):
+        mx.MXTensor(q.codes, torch.zeros(32, 8, dtype=torch.uint8), format=format, layout=layout)

@@ -151,11 +151,11 @@ def test_linear_takes_views_like_their_copies(rng, pair, dtype, view):
 @every_pair
 def test_operands_at_any_address_multiply_like_aligned_ones(rng, pair, layout, shift):
     left, right = pair
-    b = mx_tensor(*random_operand(rng, 33, 96, format=right), layout, right)
+    b = mx_tensor(*random_operand(rng, 33, 192, format=right), layout, right)
     parts = shifted(b.codes.numpy(), shift), shifted(b.scales.numpy(), shift)
     weights = mx.MXTensor(*parts, shape=tuple(b.shape), layout=layout, format=right)
     for dtype in DTYPES:
-        x = rng.standard_normal((5, 96)).astype(NUMPY_DTYPES[dtype])
+        x = rng.standard_normal((5, 192)).astype(NUMPY_DTYPES[dtype])
         expected = mx.linear(torch_of(values_of(x), dtype), b, activations=left)
         got = mx.linear(shifted(x, shift), weights, activations=left)
         assert_bitwise_equal(values_of(got), values_of(expected))

@@ -346,11 +346,11 @@ def test_views_like_their_copies(rng, format, dtype, view):
 @every_layout
 @every_format
 def test_operands_at_any_address_like_aligned_ones(rng, format, layout, shift):
-    weights = mx_tensor(*random_operand(rng, 33, 96, format=format), layout, format)
+    weights = mx_tensor(*random_operand(rng, 33, 192, format=format), layout, format)
     parts = shifted(weights.codes.numpy(), shift), shifted(weights.scales.numpy(), shift)
     moved = mx.MXTensor(*parts, shape=tuple(weights.shape), layout=layout, format=format)
     for dtype in DTYPES:
-        x = rng.standard_normal((5, 96)).astype(NUMPY_DTYPES[dtype])
+        x = rng.standard_normal((5, 192)).astype(NUMPY_DTYPES[dtype])
         expected = linear(torch_of(values_of(x), dtype), weights)
         assert_bitwise_equal(values_of(linear(shifted(x, shift), moved)), values_of(expected))
 

@@ -231,6 +231,8 @@ FORMATS = {
         Format("fp8_e5m2", ELEMENTS["e5m2"], "float32", block_k=WHOLE_ROW),
         Format("fp8_block", ELEMENTS["e4m3"], "float32", block_k=128),
         Format("fp8_block_2d", ELEMENTS["e4m3"], "float32", 128, 128),
+        Format("mxfp6", ELEMENTS["e2m3"]),
+        Format("mxfp6_e3m2", ELEMENTS["e3m2"]),
     )
 }
 

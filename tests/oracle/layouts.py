@@ -2,7 +2,8 @@
 
 A layout orders bytes, whatever the format: a row of codes is `packed_bytes(K)`
 long, a row of scales one entry a block. Granules of 16 bytes and words of 4
-stay together, so an eight-bit format's block of 32 spans two granules.
+stay together, so an eight-bit format's block of 32 spans two granules, and a
+six-bit one's one and a half: GPU layouts want an even number of those.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ class Layout:
     """A byte order: axes to split each operand into, and the order to store them in."""
 
     row_multiple: int
+    byte_multiple: int
     scale_row_multiple: int
     scale_k_multiple: int
     code_split: tuple
@@ -57,8 +59,9 @@ def _permute(array, split, order):
 
 # The comments name the axes of the split; the order lists them from slowest to fastest.
 LAYOUTS = {
-    "plain": Layout(1, 1, 1, ((), ()), (0, 1), ((), ()), (0, 1)),
+    "plain": Layout(1, 1, 1, 1, ((), ()), (0, 1), ((), ()), (0, 1)),
     "preshuffled_cdna4": Layout(
+        16,
         16,
         32,
         8,
@@ -71,17 +74,19 @@ LAYOUTS = {
     ),
     "preshuffled_cpu": Layout(
         16,
+        4,
         16,
         1,
-        # row tile, row of 16 | block, word of 4, byte of 4
-        ((16,), (4, 4)),
-        (0, 2, 3, 1, 4),
+        # row tile, row of 16 | word, byte of 4
+        ((16,), (4,)),
+        (0, 2, 1, 3),
         # row tile, row of 16 | scale
         ((16,), ()),
         (0, 2, 1),
     ),
     "preshuffled_cuda": Layout(
         32,
+        16,
         32,
         1,
         # row tile, row group of 4, row of 8 | block, word of 4, byte of 4

@@ -26,7 +26,7 @@ from ...numbers.decode import decode
 from ...numbers.e2m1 import DOUBLED_VALUES, NUM_CODES
 from ...numbers.elements import Element
 from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
-from ..weights import WeightTiles
+from ..weights import WeightTiles, four_codes
 
 comptime HAS_PAIRS = CompilationTarget._has_feature["avx512bf16"]()
 """Whether a word is a pair of bfloat16."""
@@ -55,16 +55,16 @@ def weight_words[Tiles: WeightTiles, //, step: Int](tiles: Tiles, codes: Tiles.C
         else:
             return _floats(vector >> UInt32(4 * _element_of[step_of_octet]()))
     else:
-        # An octet is two vectors: the lower elements of its pairs are the bytes of the first.
+        # The lower elements of an octet's pairs are the first four of it.
         comptime if HAS_PAIRS:
-            var lower = tiles.vector[2 * octet](codes) >> UInt32(8 * step_of_octet)
-            var upper = tiles.vector[2 * octet + 1](codes) >> UInt32(8 * step_of_octet)
+            var lower = four_codes[2 * octet](tiles, codes) >> UInt32(8 * step_of_octet)
+            var upper = four_codes[2 * octet + 1](tiles, codes) >> UInt32(8 * step_of_octet)
             return (_doubled_bits[Tiles.format.element](lower) >> 16) | (
                 _doubled_bits[Tiles.format.element](upper) & 0xFFFF0000
             )
         else:
             comptime half, byte = divmod(_element_of[step_of_octet](), PAIRS)
-            var bytes = tiles.vector[2 * octet + half](codes) >> UInt32(8 * byte)
+            var bytes = four_codes[2 * octet + half](tiles, codes) >> UInt32(8 * byte)
             return _doubled_bits[Tiles.format.element](bytes)
 
 

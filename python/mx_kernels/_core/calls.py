@@ -69,7 +69,16 @@ def dequantize(q: Operand, dtype: int) -> Tensor:
 
 
 def relayout(q: Operand, layout: Layout) -> tuple[Tensor, Tensor]:
-    """Moves `q` [..., N, K] to `layout`; returns codes and scales."""
+    """Moves `q` [..., N, K] to `layout`; returns codes and scales.
+
+    Raises:
+        ValueError: if rows do not fill the tiles of the layout.
+    """
+    if q._k % (unit := layout.k_multiple(facts().formats[q.format])):
+        raise ValueError(
+            f"q: got K = {q._k}, expected a multiple of {unit} of {q.format} for layout "
+            f"{layout.name}; others stay {facts().plain.name}"
+        )
     q = by_rows(q)
     codes, scales, fmt, source = right_of(q)
     storage = storage_of(q.shape, facts().formats[q.format], layout)

@@ -105,6 +105,7 @@ class Layout:
 
     name: str
     row_multiple: int
+    byte_multiple: int
     scale_row_multiple: int
     scale_k_multiple: int
     has_float_scales: int
@@ -116,8 +117,13 @@ class Layout:
         return math.lcm(self.row_multiple, self._scale_tile(fmt)[0], fmt.block_rows)
 
     def k_unit(self, fmt: Format) -> int:
-        """Elements of a row that fill whole tiles of scales."""
-        return fmt.k_cut * self._scale_tile(fmt)[1]
+        """Elements of a row that fill whole tiles, of codes and of scales."""
+        return math.lcm(fmt.k_cut * self._scale_tile(fmt)[1], self.k_multiple(fmt))
+
+    def k_multiple(self, fmt: Format) -> int:
+        """What K of an operand of a format is a multiple of: whole blocks, and whole tiles."""
+        bits = 8 * self.byte_multiple
+        return math.lcm(fmt.k_multiple, bits // math.gcd(bits, fmt.element_bits))
 
     def scale_tile_rows(self, fmt: Format) -> int:
         """Rows of scales that lie together."""
@@ -215,17 +221,19 @@ class Facts:
         """Returns the bytes of a float, by the code of its type."""
         return self.torch_dtypes[dtype].itemsize
 
-    def layout_for(self, device: str | torch.device, fmt: str = "") -> Layout | None:
-        """Returns the layout in which a device reads a format fastest, None for none of its own.
+    def layout_for(self, device: str | torch.device, fmt: str = "", k: int = 0) -> Layout | None:
+        """Returns the layout in which a device reads rows of `k` fastest, None for none of its own.
 
-        No format is any whose scales are bytes.
+        No format is any whose scales are bytes. Rows that do not fill its tiles stay plain.
         """
         name = str(device).partition(":")[0]
         if name == "cuda" and torch.version.hip and torch.cuda.is_available():
             name = torch.cuda.get_device_properties(device).gcnArchName.split(":")[0]
         found = next((row for row in self.layouts.values() if row.device == name != ""), None)
-        if found and fmt and self.formats[fmt].has_float_scales and not found.has_float_scales:
-            return self.plain
+        if found and fmt:
+            row = self.formats[fmt]
+            is_read = found.has_float_scales or not row.has_float_scales
+            return found if is_read and k % found.k_multiple(row) == 0 else self.plain
         return found
 
     def numpy_dtype(self, name: str) -> np.dtype:

@@ -27,8 +27,12 @@ DTYPES = {
     "e8m0": "float8_e8m0fnu",
 }
 """What torch and ml_dtypes call bytes of elements and scales."""
-UNPACKED = "float4_e2m1fn"
-"""What ml_dtypes calls four-bit codes, one a byte."""
+UNPACKED = {
+    "float4_e2m1fn": "pack two",
+    "float6_e2m3fn": "pack four in three",
+    "float6_e3m2fn": "pack four in three",
+}
+"""What ml_dtypes calls codes of fewer than eight bits, one a byte."""
 
 
 def lies_by_columns(codes: Tensor) -> bool:
@@ -52,7 +56,8 @@ def as_bytes(array: Array, name: str, element: str, *, or_columns: bool = False)
     kind, got = kind_of(array, name), dtype_name(array)
     known = list(dict.fromkeys((BYTE, DTYPES.get(element, BYTE))))
     if got not in known:
-        hint = "; these are unpacked, one code a byte: pack two" if got == UNPACKED else ""
+        how = UNPACKED.get(got)
+        hint = f"; these are unpacked, one code a byte: {how}" if how else ""
         raise TypeError(f"{name}: got dtype {got}, expected {' or '.join(known)}{hint}")
     if len(array.shape) == 0:
         raise ValueError(f"{name}: got a single number, expected shape [..., K]")
@@ -115,10 +120,12 @@ def check_shapes(
         ):
             raise TypeError(f"shape: got {size!r} in {show(shape)}, expected integers")
     k = fmt.elements(codes.shape[-1])
-    if k == 0 or k % fmt.k_multiple:
+    unit = layout.k_multiple(fmt)
+    if k == 0 or k % unit:
+        where = "" if unit == fmt.k_multiple else f" in layout {layout.name}"
         raise ValueError(
             f"codes: got {show(codes.shape)}, so K = {k}, expected K to be a positive multiple "
-            f"of {fmt.k_multiple}, which is {fmt.packed_bytes(fmt.k_multiple)} bytes of {fmt.name}"
+            f"of {unit}, which is {fmt.packed_bytes(unit)} bytes of {fmt.name}{where}"
         )
     held = (*codes.shape[:-1], k)
     check_axes("codes", held, fmt)

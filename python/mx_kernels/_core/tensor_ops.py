@@ -153,10 +153,11 @@ def _like(func, q, *, dtype=None, device=None, memory_format=None, **rest):
 @handles(_aten.new_empty.default, _aten.new_zeros.default)
 def _new(func, q, size, *, dtype=None, device=None, **rest):
     fmt, layout = _meaning(q)
-    if not size or not size[-1] or size[-1] % fmt.k_multiple or len(size) < _whole_axes(q):
+    unit = layout.k_multiple(fmt)
+    if not size or not size[-1] or size[-1] % unit or len(size) < _whole_axes(q):
         raise ValueError(
             f"{_name(func)}: got shape {show(size)}, expected [..., K] with K a positive multiple "
-            f"of {fmt.k_multiple}, and matrices in layout {layout.name}"
+            f"of {unit}, and matrices in layout {layout.name}"
         )
     shapes = storage_of(size, fmt, layout)
     parts = (func(t, s, device=device) for t, s in zip((q._codes, q._scales), shapes, strict=True))

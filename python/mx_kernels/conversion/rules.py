@@ -176,7 +176,8 @@ def _doubt(layer: Layer, fmt: Format, device: str | torch.device | None) -> str 
         return f"{name}, a subclass of nn.Linear"
     # Layouts pad the rows.
     (weight,) = layer.weights.values()
-    layout = facts().layout_for(device or weight.device, fmt.name) or facts().plain
+    place = device or weight.device
+    layout = facts().layout_for(place, fmt.name, layer.shape[-1]) or facts().plain
     codes, scales = map(math.prod, storage_of(layer.shape, fmt, layout))
     after = codes + scales * fmt.scale_bytes
     return None if after < weight.nbytes else f"{layer.shape[0]} outputs are too few to save memory"

@@ -1,7 +1,8 @@
 """Every layout is a bijection onto its storage, and keeps runs of a row together.
 
-Claims hold for every format and every shape whose padded size is a few tiles each way. The
-bytes themselves are compared with the oracle from Python.
+Claims hold for every format and every shape whose padded size is a few tiles each way, and
+whose rows of codes are whole ones of what the layout keeps together. The bytes themselves are
+compared with the oracle from Python.
 """
 
 from std.testing import assert_equal, assert_true
@@ -35,6 +36,8 @@ def shapes[format: Format]() -> List[OperandShape]:
 def assert_codes_are_a_bijection[Layout: OperandLayout, format: Format]() raises:
     for shape in shapes[format]():
         var rows, row_bytes = code_rows[Layout](shape), shape.row_bytes[format]()
+        if row_bytes % Layout.BYTE_MULTIPLE != 0:
+            continue
         var taken = List[Bool](length=rows * row_bytes, fill=False)
         for row in range(rows):
             for byte in range(row_bytes):
@@ -64,6 +67,8 @@ def assert_scales_are_a_bijection[Layout: OperandLayout, format: Format]() raise
 
 def assert_runs_stay_together[Layout: OperandLayout, format: Format]() raises:
     for shape in shapes[format]():
+        if shape.row_bytes[format]() % Layout.BYTE_MULTIPLE != 0:
+            continue
         for row in range(code_rows[Layout](shape)):
             for byte in range(shape.row_bytes[format]()):
                 var run_start = Layout.code_offset(

@@ -67,7 +67,10 @@ class Cut:
         return [(fold * i + begin, fold * i + end) for i in range(self.folds)]
 
     def part(self, whole: Tensor, ranks: int, rank: int) -> Tensor:
-        """Returns what a rank has of a tensor, in memory of its own and in the same layout."""
+        """Returns what a rank has of a tensor, in memory of its own.
+
+        In the same layout; plain if the rows of the part do not fill its tiles.
+        """
         axis = self.axis % whole.ndim
         spans = self.spans(whole.shape[axis], ranks, rank)
         if not isinstance(whole, MXTensor):
@@ -77,7 +80,8 @@ class Cut:
         plain = whole.unshuffle()
         parts = [plain.narrow(axis, at, end - at) for at, end in spans]
         part = _joined(parts, axis) if len(parts) > 1 else parts[0].clone()
-        return part._relayout(layout_named(whole.byte_layout))
+        layout, fmt = layout_named(whole.byte_layout), facts().formats[whole.format]
+        return part if part.k % layout.k_multiple(fmt) else part._relayout(layout)
 
     def whole(self, parts: Sequence[Tensor]) -> Tensor:
         """Returns the tensor, in the plain layout, whose parts the ranks have, in their order."""
