@@ -19,6 +19,8 @@ struct QuantizeCall(TrivialRegisterPassable):
     var rounding: Rounding
     var codes: Int
     var scales: Int
+    var tensor_scales: Int
+    """Address of a float32 for each row, for E4M3 scales; 0 to have them from the floats."""
 
 
 @fieldwise_init

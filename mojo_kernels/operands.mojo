@@ -18,7 +18,7 @@ from .layouts import (
     scale_blocks,
     scale_rows,
 )
-from .numbers.formats import BlockShape, Format
+from .numbers.formats import BlockShape, E4M3_BLOCK, Format
 from .numbers.packing import ROOM
 from .numbers.scales import Scale
 
@@ -127,6 +127,8 @@ struct Operand[Layout: OperandLayout, format: Format](TrivialRegisterPassable):
         )
         comptime if Self.format.scale == Scale.FLOAT32:
             scale_bytes = block.row_blocks(rows) * block.k_blocks(k) * Self.format.scale.bytes
+        elif Self.format.scale == Scale.E4M3:
+            scale_bytes = Format.NVFP4.scale_bytes(rows, k)
         return Self(
             flat[DType.uint8](
                 codes,
@@ -156,18 +158,31 @@ struct Operand[Layout: OperandLayout, format: Format](TrivialRegisterPassable):
 
     @always_inline
     def float_scale(self, row: Int, element: Int) -> Float32:
-        """Returns the float32 scale of an element."""
+        """Returns the float32 scale of an element, or the tensor scale of its row."""
         comptime BYTES = Scale.FLOAT32.bytes
-        var at = BYTES * self.block.index(row, element, self.shape.k)
+        var at = self._float_offset(row, element)
         var bytes = self.scales.load[width=BYTES, alignment=1](Coord(at))
         return bitcast[DType.float32, 1](bytes)[0]
 
     @always_inline
     def store_float_scale(self, row: Int, element: Int, scale: Float32):
-        """Stores the float32 scale of an element."""
+        """Stores the float32 scale of an element, or the tensor scale of its row."""
         comptime BYTES = Scale.FLOAT32.bytes
-        var at = BYTES * self.block.index(row, element, self.shape.k)
+        var at = self._float_offset(row, element)
         self.scales.store[alignment=1](Coord(at), bitcast[DType.uint8, BYTES](scale))
+
+    @always_inline
+    def _float_offset(self, row: Int, element: Int) -> Int:
+        comptime if Self.format.scale == Scale.E4M3:
+            return self.e4m3_offset(row, self.shape.k)
+        else:
+            return Scale.FLOAT32.bytes * self.block.index(row, element, self.shape.k)
+
+    @always_inline
+    def e4m3_offset(self, row: Int, element: Int) -> Int:
+        """Returns the offset in `scales` of the E4M3 scale of an element; behind those of a row
+        is its tensor scale."""
+        return row * Format.NVFP4.scale_row_bytes(self.shape.k) + element // E4M3_BLOCK
 
     @always_inline
     def codes_of[count: Int](self, row: Int, byte: Int) -> SIMD[DType.uint8, ROOM[count]]:

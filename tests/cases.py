@@ -47,7 +47,10 @@ LAYOUTS = {
 """What each layout is for."""
 FORMATS = [name for name, row in oracle.FORMATS.items() if row.scale == "e8m0"]
 """The MX formats; those with float scales have `test_fp8`."""
-FP8_FORMATS = [name for name in oracle.FORMATS if name not in FORMATS]
+FP8_FORMATS = [name for name, row in oracle.FORMATS.items() if row.scale == "float32"]
+NVFP4_FORMATS = [name for name, row in oracle.FORMATS.items() if row.scale == "e4m3"]
+FLOAT_FORMATS = [*FP8_FORMATS, *NVFP4_FORMATS]
+"""What has floats among its scales."""
 E4M3_FORMATS = [name for name in FP8_FORMATS if oracle.FORMATS[name].element.name == "e4m3"]
 """Of those what Hopper multiplies as codes."""
 ROW_FORMATS = [name for name in FP8_FORMATS if oracle.FORMATS[name].block_k == oracle.WHOLE_ROW]

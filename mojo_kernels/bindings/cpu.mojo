@@ -60,6 +60,7 @@ def _format_row[format: Format]() raises -> PythonObject:
     row.put("has_non_finite", element.has_non_finite())
     row.put("scale", format.scale.name())
     row.put("scale_bytes", format.scale.bytes)
+    row.put("scale_row_bytes", format.scale.row_bytes)
     row.put("scale_bias", E8M0_BIAS)
     row.put("scale_nan", E8M0_NAN)
     row.put("block_rows", format.block_rows)

@@ -95,6 +95,7 @@ struct MXQuantize:
                 rounding=rounding_of[rounding](),
                 codes=address_of(codes),
                 scales=address_of(scales),
+                tensor_scales=0,
             )
             var queue = ContextQueue(context)
             nvidia.quantize[dtype_code[dtype](), FORMAT_CODE](call, queue)

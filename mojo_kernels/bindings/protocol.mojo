@@ -150,6 +150,7 @@ def read_quantize(mut args: Arguments) raises -> QuantizeCall:
         rounding=Rounding(args.next()),
         codes=args.next(),
         scales=args.next(),
+        tensor_scales=args.next(),
     )
 
 

@@ -2,22 +2,48 @@
 
 The maximum of the magnitude bits gives the scale, and every element is encoded from the same
 vector. A block that holds a NaN or an infinity becomes NaN: scale 255, and codes 0.
-Of blocks with float scales, which may be larger than a vector, here is the scale.
+Of blocks with float scales, which may be larger than a vector, here is the scale; a vector holds
+two blocks under E4M3 scales.
 """
 
 from layout import Coord
 from std.memory import bitcast
 
-from ..numbers.decode import decode_scaled
+from ..numbers.decode import decode, decode_scaled
 from ..numbers.elements import Element
-from ..numbers.encode import encode
+from ..numbers.encode import encode, encode_over
 from ..numbers.floats import F32_MANTISSA_BITS, FloatBits
-from ..numbers.formats import Format
+from ..numbers.formats import E4M3_BLOCK, Format
 from ..numbers.packing import ROOM, pack, unpack
-from ..numbers.rounding import Rounding, float_scale_from_amax, scale_from_amax
-from ..numbers.scales import E8M0_NAN
-from ..operands import Matrix
+from ..numbers.rounding import (
+    Rounding,
+    e4m3_scale_from_amax,
+    float_scale_from_amax,
+    scale_from_amax,
+    tensor_scale_from_amax,
+)
+from ..numbers.scales import E8M0_NAN, Scale
+from ..layouts import OperandLayout, RUN_BYTES
+from ..operands import Matrix, Operand
 from .vectors import BLOCK
+
+
+comptime Packed[format: Format] = SIMD[DType.uint8, ROOM[format.block_bytes()]]
+"""What holds the packed codes of a block."""
+
+
+@always_inline
+def unpacked[format: Format](bytes: Packed[format]) -> SIMD[DType.uint8, format.block_k]:
+    """Returns the codes of a block, a byte each."""
+    comptime BITS = format.element.bits
+    comptime K = format.block_k
+    return unpack[BITS, K](rebind[SIMD[DType.uint8, ROOM[K * BITS // 8]]](bytes))
+
+
+@always_inline
+def packed[format: Format](codes: SIMD[DType.uint8, format.block_k]) -> Packed[format]:
+    """Returns the packed codes of a block."""
+    return rebind[Packed[format]](pack[format.element.bits, format.block_k](codes))
 
 
 @fieldwise_init
@@ -25,8 +51,6 @@ struct EncodedBlock[format: Format](TrivialRegisterPassable):
     """One encoded block."""
 
     comptime K = Self.format.block_k
-    comptime Packed = SIMD[DType.uint8, ROOM[Self.format.block_bytes()]]
-    """What holds the bytes of a block."""
 
     var codes: SIMD[DType.uint8, Self.K]
     """A byte for each element."""
@@ -34,17 +58,14 @@ struct EncodedBlock[format: Format](TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def of_packed(bytes: Self.Packed, scale: UInt8) -> Self:
+    def of_packed(bytes: Packed[Self.format], scale: UInt8) -> Self:
         """Takes the bytes of a plain operand apart."""
-        comptime BITS = Self.format.element.bits
-        return Self(
-            unpack[BITS, Self.K](rebind[SIMD[DType.uint8, ROOM[Self.K * BITS // 8]]](bytes)), scale
-        )
+        return Self(unpacked[Self.format](bytes), scale)
 
     @always_inline
-    def packed(self) -> Self.Packed:
+    def packed(self) -> Packed[Self.format]:
         """Returns the bytes of the block."""
-        return rebind[Self.Packed](pack[Self.format.element.bits, Self.K](self.codes))
+        return packed[Self.format](self.codes)
 
     @always_inline
     def any(self) -> Bool:
@@ -89,22 +110,94 @@ def encode_block[
     )
 
 
+comptime E4M3_SCALES = BLOCK // E4M3_BLOCK
+"""E4M3 scales of a block of the CPU's kernels."""
+comptime E4M3Scales = SIMD[DType.uint8, E4M3_SCALES]
+
+
+@fieldwise_init
+struct FloatScaledBlock[format: Format](TrivialRegisterPassable):
+    """`BLOCK` elements under a float scale, or under E4M3 scales and a tensor scale."""
+
+    var codes: SIMD[DType.uint8, Self.format.block_k]
+    """A byte for each element."""
+    var scales: E4M3Scales
+    """Where the format has such."""
+
+    @staticmethod
+    @always_inline
+    def of(x: SIMD[DType.float32, Self.format.block_k], scale: Float32) -> Self:
+        """Encodes floats under a float scale, or a tensor scale."""
+        comptime Codes = SIMD[DType.uint8, Self.format.block_k]
+        comptime element = Self.format.element
+        comptime if Self.format.scale != Scale.E4M3:
+            return Self(encode_over[element](x, scale), 0)
+        else:
+            comptime HALF = SIMD[DType.uint32, E4M3_BLOCK]
+            var codes, scales = Codes(0), E4M3Scales(0)
+            comptime for i in range(E4M3_SCALES):
+                var part = x.slice[E4M3_BLOCK, offset=i * E4M3_BLOCK]()
+                var magnitudes = FloatBits[DType.float32].of(part) & HALF(
+                    FloatBits[DType.float32].MAGNITUDE
+                )
+                scales[i] = e4m3_scale_from_amax(magnitudes.reduce_max(), scale)
+                var number = decode[Element.E4M3](scales[i].cast[DType.uint32]())
+                var part_codes = encode_over[element](part, number * scale)
+                codes = codes.insert[offset=i * E4M3_BLOCK](part_codes)
+            return Self(codes, scales)
+
+    @always_inline
+    def numbers(self) -> SIMD[DType.float32, Self.format.block_k]:
+        """Returns the numbers that the float scale multiplies, exact."""
+        var numbers = decode[Self.format.element](self.codes.cast[DType.uint32]())
+        comptime if Self.format.scale == Scale.E4M3:
+            var scales = decode[Element.E4M3](self.scales.cast[DType.uint32]())
+            comptime for i in range(E4M3_SCALES):
+                var part = numbers.slice[E4M3_BLOCK, offset=i * E4M3_BLOCK]() * scales[i]
+                numbers = numbers.insert[offset=i * E4M3_BLOCK](part)
+        return numbers
+
+
+@always_inline
+def float_scaled_block[
+    Layout: OperandLayout, format: Format
+](operand: Operand[Layout, format], row: Int, block: Int) -> FloatScaledBlock[format]:
+    """Loads a block of a row, from any layout."""
+    comptime BYTES = format.block_bytes()
+    var bytes = Packed[format](0)
+    comptime for byte in range(0, BYTES, RUN_BYTES):
+        bytes = bytes.insert[offset=byte](operand.codes_of[RUN_BYTES](row, block * BYTES + byte))
+    var scales = E4M3Scales(0)
+    comptime if format.scale == Scale.E4M3:
+        var at = operand.e4m3_offset(row, block * format.block_k)
+        scales = operand.scales.load[width=E4M3_SCALES, alignment=1](Coord(at))
+    return FloatScaledBlock[format](unpacked[format](bytes), scales)
+
+
 @always_inline
 def float_scale_of[
-    element: Element, dtype: DType
+    format: Format, dtype: DType
 ](
     x: Matrix[dtype], first_row: Int, last_row: Int, first: Int, last: Int, rounding: Rounding
 ) -> Float32:
-    """Returns the float scale of some elements of some rows, NaN if one of them is not finite."""
+    """Returns the float scale of some elements of some rows, NaN if one of them is not finite, or
+    the tensor scale of those that are."""
     comptime source = FloatBits[dtype]
     comptime Bits = SIMD[source.bits, BLOCK]
     var largest = Bits(0)
     for row in range(first_row, last_row):
         for k in range(first, last, BLOCK):
             var bits = source.of(x.load[width=BLOCK, alignment=1](Coord(row, k)))
-            largest = max(largest, bits & Bits(source.MAGNITUDE))
+            var magnitudes = bits & Bits(source.MAGNITUDE)
+            comptime if format.scale == Scale.E4M3:
+                var is_finite = magnitudes.lt(Bits(source.NOT_FINITE))
+                magnitudes = is_finite.select(magnitudes, Bits(0))
+            largest = max(largest, magnitudes)
     var amax = largest.reduce_max().cast[DType.uint32]()
     comptime WIDENING = UInt32(F32_MANTISSA_BITS - source.MANTISSA_BITS)
-    return float_scale_from_amax(
-        amax << WIDENING, materialize[element](), rounding == Rounding.RCEIL
-    )
+    comptime if format.scale == Scale.E4M3:
+        return tensor_scale_from_amax(amax << WIDENING)
+    else:
+        return float_scale_from_amax(
+            amax << WIDENING, materialize[format.element](), rounding == Rounding.RCEIL
+        )

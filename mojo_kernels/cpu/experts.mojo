@@ -189,6 +189,7 @@ def _tokens[T: Team](problem: ExpertsProblem, room: _Room, team: T) -> Left:
         rounding=left.rounding,
         codes=codes,
         scales=scales,
+        tensor_scales=0,
     )
     _ = run_quantize(call, team)
     return Left.encoded(codes, scales, left.format)

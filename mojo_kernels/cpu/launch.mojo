@@ -23,7 +23,7 @@ def decoding_of(right: Right) -> Decoding:
     """Returns what it takes to decode the weights each time they are loaded."""
     comptime for i in range(len(FORMATS)):
         comptime for j in range(len(LAYOUTS)):
-            comptime decoding = decoding_of_tiles[cpu_tiles[FORMATS[i]][j]]()
+            comptime decoding = decoding_of_tiles[cpu_tiles[FORMATS[i].kin()][j]]()
             comptime if decoding != Decoding.DEAR:
                 if right.format == i and right.layout == j:
                     return decoding

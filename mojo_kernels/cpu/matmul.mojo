@@ -165,7 +165,7 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
             if tile >= self._num_tiles():
                 break
             comptime is_regular = Self.Product.is_regular[Self.Tiles.format]
-            comptime MAY_BE_INFINITE = Self.Tiles.format.element.has_non_finite()
+            comptime MAY_BE_INFINITE = Self.Tiles.format.has_non_finite()
             var weights = tile_window(self.b, tile)
             var is_tile_regular = is_regular(all_rows, weights)
             comptime if not MAY_BE_INFINITE:

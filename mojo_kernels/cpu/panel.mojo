@@ -80,6 +80,14 @@ struct PanelTiles(TrivialRegisterPassable):
 
 
 @fieldwise_init
+struct PanelTile(TrivialRegisterPassable):
+    """A tile in one block."""
+
+    var block: Int
+    var tile: Int
+
+
+@fieldwise_init
 struct WeightPanel[Tiles: WeightTiles](TrivialRegisterPassable):
     """A panel as it lies in memory, from some block on."""
 
@@ -112,6 +120,11 @@ struct WeightPanel[Tiles: WeightTiles](TrivialRegisterPassable):
         """Returns half the scales of tile `tile`, which may be floats."""
         var scales = self.tiles.scales(self._tile(tile), self.first_block + block)
         return half_scales[Self.Tiles.format.scale](scales)
+
+    @always_inline
+    def place(self, tile: Int, block: Int) -> PanelTile:
+        """Returns where tile `tile` of the panel is in the weights, in one of its blocks."""
+        return PanelTile(self.first_block + block, self._tile(tile))
 
     @always_inline
     def _tile(self, tile: Int) -> Int:

@@ -11,7 +11,6 @@ from ..layouts import LAYOUTS, OperandLayout, Plain
 from ..numbers.floats import FLOAT_TYPES
 from ..numbers.formats import FORMATS, Format, block_of, scale_bytes_of
 from ..numbers.rounding import Rounding
-from ..numbers.scales import Scale
 from ..operands import Matrix, Operand, flat, matrix
 from .rows import DequantizeRows, FloatRows, QuantizeRows, QuantizeScaledRows
 from .rows import RelayoutRows, StoredBytes
@@ -41,12 +40,18 @@ def even_rows_per_task(rows: Int, k: Int, multiple: Int) -> Int:
 
 def quantize[
     format: Format, dtype: DType, T: Team
-](x: Matrix[dtype], result: Operand[Plain, format], rounding: Rounding, team: T):
-    """Quantizes [rows, k] floats along K into a plain operand."""
-    comptime if format.scale == Scale.FLOAT32:
+](
+    x: Matrix[dtype],
+    result: Operand[Plain, format],
+    rounding: Rounding,
+    team: T,
+    tensor_scales: Int = 0,
+):
+    """Quantizes [rows, k] floats along K into a plain operand, perhaps under given scales."""
+    comptime if format.scale.has_float():
         var multiple = 1 << result.block.row_bits
         var rows = even_rows_per_task(result.shape.rows, result.shape.k, multiple)
-        var work = QuantizeScaledRows(x, result, rounding, rows)
+        var work = QuantizeScaledRows(x, result, rounding, tensor_scales, rows)
         team.run_all(work^, ceildiv(result.shape.rows, rows))
     else:
         var rows = even_rows_per_task(result.shape.rows, result.shape.k, 1)
@@ -62,7 +67,7 @@ def run_quantize[T: Team](call: QuantizeCall, team: T) -> Bool:
                 var result = Operand[Plain, FORMATS[j].kin()].at(
                     call.codes, call.scales, call.rows, call.k, block_of(j)
                 )
-                quantize(x, result, call.rounding, team)
+                quantize(x, result, call.rounding, team, call.tensor_scales)
                 return True
     return False
 
@@ -95,7 +100,7 @@ def run_relayout[T: Team](call: RelayoutCall, team: T) -> Bool:
         comptime format = FORMATS[i]
         if call.format == i:
             row_bytes = format.packed_bytes(call.k)
-            comptime if format.scale == Scale.FLOAT32:
+            comptime if format.scale.has_float():
                 # Not blocks that a layout knows: these scales stay in their order.
                 var count = scale_bytes_of(i, call.rows, call.k)
                 var source = flat[DType.uint8](call.scales, count)

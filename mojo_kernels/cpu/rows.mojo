@@ -12,15 +12,22 @@ from ..layouts import (
     padded_blocks,
     scale_rows,
 )
-from ..numbers.decode import decode
-from ..numbers.encode import encode_over
 from ..numbers.floats import FLOAT_TYPES, round_product_to, round_to
 from ..numbers.formats import Format
 from ..numbers.packing import ROOM
 from ..numbers.rounding import Rounding
 from ..numbers.scales import Scale
 from ..operands import Flat, Matrix, Operand, flat, matrix, store_bytes
-from .encode import EncodedBlock, carry_of, encode_block, float_scale_of
+from .encode import (
+    EncodedBlock,
+    FloatScaledBlock,
+    Packed,
+    carry_of,
+    encode_block,
+    float_scale_of,
+    float_scaled_block,
+    packed,
+)
 from .threads import Work
 from .vectors import BLOCK, HAS_FMA
 
@@ -63,6 +70,8 @@ struct QuantizeScaledRows[format: Format, dtype: DType](Work):
     """The source, [rows, k]."""
     var out: Operand[Plain, Self.format]
     var rounding: Rounding
+    var tensor_scales: Int
+    """Address of those of the rows, or 0."""
     var rows_per_task: Int
     """A multiple of the rows of a block."""
 
@@ -79,15 +88,26 @@ struct QuantizeScaledRows[format: Format, dtype: DType](Work):
 
     def _quantize(self, first_row: Int, last_row: Int, first: Int, last: Int):
         """Quantizes a block."""
-        var scale = float_scale_of[Self.format.element](
-            self.x, first_row, last_row, first, last, self.rounding
-        )
+        var scale = Float32()
+        if Self.format.scale == Scale.E4M3 and self.tensor_scales != 0:
+            var given = flat[DType.float32](self.tensor_scales, self.out.shape.rows)
+            scale = given.load[width=1](Coord(first_row))
+        else:
+            scale = float_scale_of[Self.format](
+                self.x, first_row, last_row, first, last, self.rounding
+            )
         self.out.store_float_scale(first_row, first, scale)
         for row in range(first_row, last_row):
             for k in range(first, last, BLOCK):
                 var x = self.x.load[width=BLOCK, alignment=1](Coord(row, k))
-                var codes = encode_over[Self.format.element](x.cast[DType.float32](), scale)
-                self.out.codes.store[alignment=1](Coord(self.out.code_offset(row, k)), codes)
+                comptime Floats = SIMD[DType.float32, Self.format.block_k]
+                var floats = rebind[Floats](x.cast[DType.float32]())
+                var encoded = FloatScaledBlock[Self.format].of(floats, scale)
+                var at = self.out.code_offset(row, Self.format.packed_bytes(k))
+                self.out.codes.store[alignment=1](Coord(at), packed[Self.format](encoded.codes))
+                comptime if Self.format.scale == Scale.E4M3:
+                    var scales_at = self.out.e4m3_offset(row, k)
+                    self.out.scales.store[alignment=1](Coord(scales_at), encoded.scales)
 
 
 @fieldwise_init
@@ -106,18 +126,16 @@ struct DequantizeRows[Layout: OperandLayout, format: Format](Work):
         var first = task * self.rows_per_task
         for row in range(first, min(first + self.rows_per_task, self.operand.shape.rows)):
             for block in range(self.operand.shape.k_blocks[Self.format]()):
-                var bytes = SIMD[DType.uint8, ROOM[PACKED_BYTES]](0)
-                comptime for byte in range(0, PACKED_BYTES, RUN_BYTES):
-                    bytes = bytes.insert[offset=byte](
-                        self.operand.codes_of[RUN_BYTES](row, block * PACKED_BYTES + byte)
-                    )
-                comptime if Self.format.scale == Scale.FLOAT32:
-                    comptime Codes = SIMD[DType.uint32, BLOCK_K]
-                    var codes = rebind[Codes](bytes.cast[DType.uint32]())
+                comptime if Self.format.scale.has_float():
+                    var encoded = float_scaled_block(self.operand, row, block)
                     var scale = self.operand.float_scale(row, block * BLOCK_K)
-                    var numbers = decode[Self.format.element](codes)
-                    self.out.store(row, block * BLOCK_K, numbers, scale)
+                    self.out.store(row, block * BLOCK_K, encoded.numbers(), scale)
                 else:
+                    var bytes = Packed[Self.format](0)
+                    comptime for byte in range(0, PACKED_BYTES, RUN_BYTES):
+                        bytes = bytes.insert[offset=byte](
+                            self.operand.codes_of[RUN_BYTES](row, block * PACKED_BYTES + byte)
+                        )
                     var encoded = EncodedBlock[Self.format].of_packed(
                         bytes, self.operand.scale(row, block)
                     )

@@ -20,7 +20,7 @@ from ..layouts import (
 )
 from ..numbers.elements import Element
 from ..numbers.floats import F32_MANTISSA_BITS
-from ..numbers.formats import Format
+from ..numbers.formats import E4M3_BLOCK, Format
 from ..numbers.packing import ROOM, spread_sixes
 from ..numbers.scales import E8M0_BIAS, Scale, decode_scale
 from ..operands import Bytes, Operand
@@ -46,7 +46,7 @@ def scale_bits[halvings: Int](scales: Words) -> Words:
 @always_inline
 def half_scales[scale: Scale](scales: Words) -> Sums:
     """Returns half of each scale, from its byte or its float32 bits."""
-    comptime if scale == Scale.FLOAT32:
+    comptime if scale.has_float():
         return bitcast[DType.float32, LANES](scales) * 0.5
     else:
         return bitcast[DType.float32, LANES](scale_bits[1](scales))
@@ -55,7 +55,7 @@ def half_scales[scale: Scale](scales: Words) -> Sums:
 @always_inline
 def float64_scales[scale: Scale](scales: Words) -> SIMD[DType.float64, LANES]:
     """Returns each scale, from its byte or its float32 bits."""
-    comptime if scale == Scale.FLOAT32:
+    comptime if scale.has_float():
         return bitcast[DType.float32, LANES](scales).cast[DType.float64]()
     else:
         return decode_scale(scales.cast[DType.uint8]())
@@ -76,6 +76,21 @@ def float_scales[
     comptime for lane in range(LANES):
         var scale = operand.float_scale(min(first + lane, last), element)
         words[lane] = bitcast[DType.uint32](scale)
+    return words
+
+
+@always_inline
+def e4m3_words[
+    Layout: OperandLayout, format: Format
+](operand: Operand[Layout, format], tile: Int, block: Int) -> Words:
+    """Returns the E4M3 scales of a tile in one block, the first of each row in the lowest byte."""
+    comptime COUNT = format.block_k // E4M3_BLOCK
+    var last, words = operand.shape.rows - 1, Words(0)
+    comptime for lane in range(LANES):
+        var row = min(tile * LANES + lane, last)
+        var at = operand.e4m3_offset(row, block * format.block_k)
+        var bytes = operand.scales.load[width=COUNT, alignment=1](Coord(at))
+        words[lane] = bitcast[DType.uint16, 1](bytes)[0].cast[DType.uint32]()
     return words
 
 
@@ -139,6 +154,10 @@ trait WeightTiles(TrivialRegisterPassable):
         """Returns the scale bytes of a tile in one block, or the bits of float32 scales."""
         ...
 
+    def e4m3_scales(self, tile: Int, block: Int) -> Words:
+        """Returns the E4M3 scales of a tile in one block, of formats that have such."""
+        ...
+
     def scale_stride(self) -> Int:
         """Returns how many blocks follow each other that share their scales, or more."""
         ...
@@ -155,6 +174,8 @@ trait WeightTiles(TrivialRegisterPassable):
 def decoding_of[Tiles: WeightTiles]() -> Decoding:
     """Returns what it takes to decode weights each time they are loaded."""
     comptime element = Tiles.format.element
+    if Tiles.format.scale == Scale.E4M3:
+        return Decoding.DEAR
     if Tiles.IS_FAST and element == Element.E2M1:
         return Decoding.OF_NIBBLES
     return Decoding.OF_BYTES if Tiles.IS_FAST and element.is_integer() else Decoding.DEAR
@@ -199,12 +220,17 @@ struct CpuTiles[weight_format: Format](WeightTiles):
     @always_inline
     def scales(self, tile: Int, block: Int) -> Words:
         """Returns the scales of a tile in one block."""
-        comptime if Self.format.scale == Scale.FLOAT32:
+        comptime if Self.format.scale.has_float():
             return float_scales(self.operand, tile, block)
         else:
             var at = self.operand.scale_offset(tile * LANES, block)
             var bytes = self.operand.scales.load[width=LANES, alignment=1](Coord(at))
             return bytes.cast[DType.uint32]()
+
+    @always_inline
+    def e4m3_scales(self, tile: Int, block: Int) -> Words:
+        """Returns the E4M3 scales of a tile in one block."""
+        return e4m3_words(self.operand, tile, block)
 
     @always_inline
     def scale_stride(self) -> Int:
@@ -312,10 +338,14 @@ struct GranuleTiles[Reader: GranuleReader, weight_format: Format](WeightTiles):
 
     @always_inline
     def scales(self, tile: Int, block: Int) -> Words:
-        comptime if Self.format.scale == Scale.FLOAT32:
+        comptime if Self.format.scale.has_float():
             return float_scales(self.operand, tile, block)
         else:
             return Self.Reader.scales(self.operand, tile, block)
+
+    @always_inline
+    def e4m3_scales(self, tile: Int, block: Int) -> Words:
+        return e4m3_words(self.operand, tile, block)
 
     @always_inline
     def scale_stride(self) -> Int:
@@ -346,7 +376,7 @@ def tile_window[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> ScaleWindow:
 @always_inline
 def _scale_stride[Layout: OperandLayout, format: Format](operand: Operand[Layout, format]) -> Int:
     """Returns how many blocks share their scales."""
-    comptime if format.scale == Scale.FLOAT32:
+    comptime if format.scale.has_float():
         return 1 << (operand.block.k_bits - format.block().k_bits)
     else:
         return 1
@@ -355,7 +385,7 @@ def _scale_stride[Layout: OperandLayout, format: Format](operand: Operand[Layout
 @always_inline
 def _scale_ends[scale: Scale](scales: Words) -> Tuple[Words, Words]:
     """Returns the scale bytes that a scale is a multiple of, and at most as large as."""
-    comptime if scale == Scale.FLOAT32:
+    comptime if scale.has_float():
         var fields = (scales >> F32_MANTISSA_BITS) & 255
         return float_scale_ends(fields)
     else:

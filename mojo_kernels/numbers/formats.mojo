@@ -7,11 +7,15 @@ densely along K, the first one in the lowest bits:
     six-bit codes        code of k = 4 * t + i at bits 6 * i of bytes 3 * t .. 3 * t + 2, low first
     eight-bit codes      code of k = b in byte b
 
+What multiplies a sum of products is the scale of a block, or where scales are E4M3, the tensor
+scale of a row: a code times such a scale has six significant bits, and is a number of its own.
+
 Blocks of MX formats tile a row. Others may be cut at the end of a row, and of the rows: K is any
 multiple of `K_MULTIPLE`. They differ in their blocks alone, so kernels are compiled once for the
 `kin` of all that have an element and a scale in common, and learn the `BlockShape` at run time.
 
-Source: OCP Microscaling Formats (MX) Specification v1.0, section 5; `fp8_block` is DeepSeek-V3's.
+Source: OCP Microscaling Formats (MX) Specification v1.0, section 5; `fp8_block` is DeepSeek-V3's,
+`nvfp4` NVIDIA's.
 """
 
 from std.bit import log2_floor
@@ -76,6 +80,7 @@ struct Format(Equatable, TrivialRegisterPassable, Writable):
         "fp8_block_2d",
         "mxfp6",
         "mxfp6_e3m2",
+        "nvfp4",
     ]
     """The names used in every API."""
     comptime MXFP4 = Self(0, Element.E2M1, Scale.E8M0, 1, 32)
@@ -88,6 +93,7 @@ struct Format(Equatable, TrivialRegisterPassable, Writable):
     comptime FP8_BLOCK_2D = Self(7, Element.E4M3, Scale.FLOAT32, 128, 128)
     comptime MXFP6 = Self(8, Element.E2M3, Scale.E8M0, 1, 32)
     comptime MXFP6_E3M2 = Self(9, Element.E3M2, Scale.E8M0, 1, 32)
+    comptime NVFP4 = Self(10, Element.E2M1, Scale.E4M3, 1, 16)
 
     def packed_bytes(self, count: Int) -> Int:
         """Returns the bytes that `count` densely packed codes occupy."""
@@ -102,16 +108,40 @@ struct Format(Equatable, TrivialRegisterPassable, Writable):
         return self.packed_bytes(self.block_k)
 
     def block(self) -> BlockShape:
-        """Returns rows and elements of a block."""
-        return BlockShape(log2_floor(self.block_rows), log2_floor(self.block_k))
+        """Returns rows and elements of what one scale of sums, or one tensor scale, multiplies."""
+        var k = WHOLE_ROW if self.has_row_scales() else self.block_k
+        return BlockShape(log2_floor(self.block_rows), log2_floor(k))
+
+    def scale_row_bytes(self, k: Int) -> Int:
+        """Returns the bytes of a row of scales of a plain operand."""
+        return ceildiv(k, self.block_k) * self.scale.bytes + self.scale.row_bytes
 
     def scale_bytes(self, rows: Int, k: Int) -> Int:
         """Returns the bytes of the scales of a plain operand."""
-        return self.block().row_blocks(rows) * ceildiv(k, self.block_k) * self.scale.bytes
+        return self.block().row_blocks(rows) * self.scale_row_bytes(k)
 
     def has_row_scales(self) -> Bool:
-        """Says whether a scale is that of a row, so that sums over K may be multiplied by it."""
-        return self.block_k == WHOLE_ROW
+        """Says whether one scale multiplies the sums of a row over K."""
+        return self.block_k == WHOLE_ROW or self.scale == Scale.E4M3
+
+    def unit_exponent(self) -> Int:
+        """Returns the exponent of what all numbers, codes under E4M3 scales, are multiples of."""
+        var of_scale = Element.E4M3.unit_exponent() if self.scale == Scale.E4M3 else 0
+        return self.element.unit_exponent() + of_scale
+
+    def bound_exponent(self) -> Int:
+        """Returns an exponent whose power of two every finite number's magnitude is below."""
+        var of_scale = Element.E4M3.bound_exponent() if self.scale == Scale.E4M3 else 0
+        return self.element.bound_exponent() + of_scale
+
+    def largest(self) -> Float32:
+        """Returns the largest number, of an element with exponents."""
+        var of_scale = Element.E4M3.largest() if self.scale == Scale.E4M3 else Float32(1)
+        return self.element.largest() * of_scale
+
+    def has_non_finite(self) -> Bool:
+        """Says whether some numbers are infinite or NaN."""
+        return self.element.has_non_finite() or self.scale == Scale.E4M3
 
     def kin(self) -> Self:
         """Returns what kernels are compiled for: blocks of `K_MULTIPLE` where a run tells more."""
@@ -143,15 +173,18 @@ comptime FORMATS = [
     Format.FP8_BLOCK_2D,
     Format.MXFP6,
     Format.MXFP6_E3M2,
+    Format.NVFP4,
 ]
 """Every format; the position is the code that bindings use."""
 comptime NO_FORMAT = -1
 """The code where there is no format: activations that stay floats."""
+comptime E4M3_BLOCK = Format.NVFP4.block_k
+"""Elements under an E4M3 scale."""
 
 
 @always_inline
 def block_of(format: Int) -> BlockShape:
-    """Returns rows and elements of a block, by a format's position in `FORMATS`."""
+    """Returns what one scale of sums multiplies, by a format's position in `FORMATS`."""
     var block = materialize[Format.MXFP4.block()]()
     comptime for i in range(len(FORMATS)):
         comptime other = FORMATS[i].block()
@@ -162,11 +195,10 @@ def block_of(format: Int) -> BlockShape:
 
 @always_inline
 def has_float_scales(format: Int) -> Bool:
-    """Says whether scales are float32, by a format's position in `FORMATS`."""
+    """Says whether a float32 multiplies sums, by a format's position in `FORMATS`."""
     var found = False
     comptime for i in range(len(FORMATS)):
-        comptime is_float = FORMATS[i].scale == Scale.FLOAT32
-        comptime if is_float:
+        comptime if FORMATS[i].scale.has_float():
             found = found or format == i
     return found
 

@@ -14,12 +14,19 @@ The exponent less the element's emax is the scale's, clamped to what E8M0 holds.
 A float32 scale follows two of the rules: by `rceil` it is a power of two as well; by `even` the
 maximum over the element's largest number, rounded to nearest even. It is never so small that a
 number of the block that is no zero would be a subnormal float32.
+
+Under E4M3 scales the same holds of the tensor scale and all of a row, but for elements that are
+not finite, which do not count. A block's scale is its maximum over six tensor scales, rounded to
+E4M3, not below the smallest; that of zeros is one, that of what is not finite NaN. Operations and
+their order are ModelOpt's.
 """
 
 from std.memory import bitcast
 
 from .elements import Element
+from .encode import round_divided
 from .floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
+from .formats import Format
 from .scales import E8M0_LARGEST, FLOAT32_NAN, Scale
 
 
@@ -45,6 +52,8 @@ struct Rounding(Equatable, TrivialRegisterPassable, Writable):
 
     def fits(self, scale: Scale) -> Bool:
         """Says whether scales of a kind can follow the rule."""
+        if scale == Scale.E4M3:
+            return self == Self.EVEN
         return scale == Scale.E8M0 or self in (Self.EVEN, Self.RCEIL)
 
     def carry[mantissa_bits: Int, element: Element](self) -> Int:
@@ -75,9 +84,9 @@ def scale_from_amax[
     return min(scale, Scalar[bits](E8M0_LARGEST))
 
 
-def smallest_float_scale(element: Element) -> UInt32:
+def smallest_float_scale(unit_exponent: Int) -> UInt32:
     """Returns the bits of the smallest float32 scale: half a unit times it is regular."""
-    var exponent = 2 - F32_EXPONENT_BIAS - element.unit_exponent()
+    var exponent = 2 - F32_EXPONENT_BIAS - unit_exponent
     return UInt32((F32_EXPONENT_BIAS + exponent) << F32_MANTISSA_BITS)
 
 
@@ -94,6 +103,30 @@ def float_scale_from_amax(amax: UInt32, element: Element, is_power: Bool) -> Flo
         var emax = UInt32(element.emax)
         var field = max((amax + carry) >> UInt32(F32_MANTISSA_BITS), emax) - emax
         scale = bitcast[DType.float32](field << UInt32(F32_MANTISSA_BITS))
-    var bits = max(bitcast[DType.uint32](scale), smallest_float_scale(element))
+    var bits = max(bitcast[DType.uint32](scale), smallest_float_scale(element.unit_exponent()))
     var is_finite = amax < UInt32(FloatBits[DType.float32].NOT_FINITE)
     return bitcast[DType.float32](bits if is_finite else UInt32(FLOAT32_NAN))
+
+
+@always_inline
+def tensor_scale_from_amax(amax: UInt32) -> Float32:
+    """Returns the tensor scale of a row from the float32 bits of its largest finite magnitude."""
+    comptime LARGEST = Format.NVFP4.largest()
+    comptime SMALLEST = smallest_float_scale(Format.NVFP4.unit_exponent())
+    var scale = bitcast[DType.float32](amax) / LARGEST
+    return bitcast[DType.float32](max(bitcast[DType.uint32](scale), SMALLEST))
+
+
+@always_inline
+def e4m3_scale_from_amax(amax: UInt32, tensor_scale: Float32) -> UInt8:
+    """Returns the E4M3 scale of a block from the float32 bits of its largest magnitude."""
+    comptime LARGEST = Element.E2M1.largest()
+    comptime ONE = UInt32(Element.E4M3.bias << Element.E4M3.mantissa_bits)
+    comptime NAN = UInt32(Element.E4M3.nan_code)
+    var scale = bitcast[DType.float32](amax) / (LARGEST * tensor_scale)
+    var code = max(round_divided[Element.E4M3](bitcast[DType.uint32](scale)), UInt32(1))
+    if amax == 0:
+        code = ONE
+    if amax >= UInt32(FloatBits[DType.float32].NOT_FINITE):
+        code = NAN
+    return code.cast[DType.uint8]()

@@ -3,8 +3,14 @@
     scale     bytes   values
     E8M0      1       byte e is 2**(e - 127), e in 0 .. 254; 255 is NaN; there is no zero
     FLOAT32   4       as IEEE says
+    E4M3      1       those of the element E4M3; a float32, the tensor scale, multiplies them all
 
-Source: OCP Microscaling Formats (MX) Specification v1.0, section 5.4.1.
+A tensor scale is kept for each row, behind the scales of its blocks: rows that were tensors of
+their own keep theirs, and a part of the rows is whole.
+
+    row of E4M3 scales, K = 64      s0 s1 s2 s3 t t t t      float32 t, little-endian
+
+Source: OCP Microscaling Formats (MX) Specification v1.0, section 5.4.1; NVIDIA's NVFP4 for E4M3.
 """
 
 from std.memory import bitcast
@@ -18,11 +24,18 @@ struct Scale(Equatable, TrivialRegisterPassable, Writable):
     """Position in `NAMES`."""
     var bytes: Int
     """Bytes of a stored scale."""
+    var row_bytes: Int
+    """Bytes behind those of a row: its tensor scale."""
 
-    comptime NAMES = ["e8m0", "float32"]
+    comptime NAMES = ["e8m0", "float32", "e4m3"]
     """The field's names for them."""
-    comptime E8M0 = Self(0, 1)
-    comptime FLOAT32 = Self(1, 4)
+    comptime E8M0 = Self(0, 1, 0)
+    comptime FLOAT32 = Self(1, 4, 0)
+    comptime E4M3 = Self(2, 1, 4)
+
+    def has_float(self) -> Bool:
+        """Says whether a float32 multiplies sums: a scale, or the tensor scale."""
+        return self != Self.E8M0
 
     def name(self) -> String:
         """Returns the field's name for it."""

@@ -2,6 +2,7 @@
 
     MXTensor                      quantized numbers, as a torch tensor
     quantize, dequantize          floats to an MXTensor and back
+    tensor_scale_of               the float of a whole tensor that NVFP4 may be quantized with
     preshuffle, unshuffle         weights to the layout that a device reads fastest, and back
     matmul                        MXTensor @ MXTensor.T
     linear                        floats @ MXTensor.T in one call, quantized on the fly or kept
@@ -28,7 +29,15 @@ from mx_kernels.experts import MXExperts, grouped_linear, moe
 from mx_kernels.explain import explain
 from mx_kernels.integrations import saving as _saving  # noqa: F401  registers
 from mx_kernels.modules import MXLinear
-from mx_kernels.ops import dequantize, linear, matmul, preshuffle, quantize, unshuffle
+from mx_kernels.ops import (
+    dequantize,
+    linear,
+    matmul,
+    preshuffle,
+    quantize,
+    tensor_scale_of,
+    unshuffle,
+)
 from mx_kernels.tensor import MXTensor
 
 __all__ = [
@@ -47,6 +56,7 @@ __all__ = [
     "preshuffle",
     "quantize",
     "save",
+    "tensor_scale_of",
     "unshuffle",
 ]
 

@@ -13,26 +13,42 @@ Floats in NumPy give floats in NumPy; what is encoded is always torch's.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
 from mx_kernels._core import calls, products, torch_ops
-from mx_kernels._core.arrays import Array, float_code, intercepted, torch_dtype, watched
+from mx_kernels._core.arrays import (
+    Array,
+    check_floats,
+    float_code,
+    intercepted,
+    torch_dtype,
+    watched,
+)
 from mx_kernels._core.checks import (
+    TENSOR_SCALES,
     check_linear,
     check_matmul,
     check_operand,
     check_quantize,
+    check_tensor_scale,
 )
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for, facts
 from mx_kernels.tensor import MXTensor
 
 _OPS = torch.ops.mx_kernels
+_LARGEST_NVFP4 = 6.0 * 448.0
+"""The largest code times the largest scale."""
 
 
 def quantize(
-    x: Array, *, format: str = DEFAULT_FORMAT, rounding: str = DEFAULT_ROUNDING
+    x: Array,
+    *,
+    format: str = DEFAULT_FORMAT,
+    rounding: str = DEFAULT_ROUNDING,
+    tensor_scale=None,
 ) -> MXTensor:
     """Quantizes bfloat16, float16 or float32 `x` of shape [..., K] in blocks along K.
 
@@ -40,7 +56,8 @@ def quantize(
     two as the scale. E4M3 under float32 scales is "fp8", a scale for each row; "fp8_block", for
     1 x 128 of activations; and "fp8_block_2d", for 128 x 128 of weights [..., N, K], as DeepSeek
     has them; "fp8_e5m2" is "fp8" of E5M2. Blocks at the ends of rows and of the rows may be
-    smaller.
+    smaller. "nvfp4" is E2M1 in blocks of 16 under E4M3 scales, which a float32 multiplies, the
+    tensor scale: one of each row, or the given one of a whole tensor.
 
     A block that holds a NaN or an infinity becomes NaN as a whole. Codes have no gradient, so
     none passes through `matmul(quantize(x), w)`; `linear(x, w)` has one.
@@ -53,7 +70,10 @@ def quantize(
         format: a name from the format table, as above.
         rounding: how the block's scale is chosen: "floor", "even", "ceil" or "rceil". A float32
             scale is the largest magnitude over the largest element, "even", or the next power of
-            two, "rceil".
+            two, "rceil"; "nvfp4" has "even" alone.
+        tensor_scale: of "nvfp4" alone: a number, or numbers for the rows, [...]. None is the
+            largest finite magnitude of each row over 6 * 448, so that rows do not depend on each
+            other. With that of all of x, `tensor_scale_of(x)`, codes and scales are ModelOpt's.
 
     Raises:
         TypeError: if x is not an array of floats.
@@ -62,14 +82,40 @@ def quantize(
     if not is_compiling():
         fmt, code, is_common = check_quantize(x, format, rounding)
         if (is_common and not intercepted()) or not watched(x):
-            codes, scales = calls.quantize(x, fmt, code)
+            given = check_tensor_scale(tensor_scale, x, fmt)
+            codes, scales = calls.quantize(x, fmt, code, given)
             dtype = x.dtype if is_common else torch_dtype(x)
             parts = {"format": format, "dtype": dtype, "measure": is_common}
             return MXTensor._trusted(codes, scales, x.shape, **parts)
-    codes, scales = _OPS.quantize(x, format, rounding)
+    if tensor_scale is not None and not isinstance(tensor_scale, Tensor):
+        tensor_scale = torch.tensor(tensor_scale, dtype=torch.float32, device=x.device)
+    codes, scales = _OPS.quantize(x, format, rounding, tensor_scale)
     if is_compiling():
         return MXTensor(codes, scales, format=format, dtype=x.dtype)
     return MXTensor._trusted(codes, scales, x.shape, format=format, dtype=x.dtype)
+
+
+def tensor_scale_of(x: Array) -> Tensor:
+    """Returns the tensor scale of "nvfp4" for all of x: its largest magnitude over 6 * 448.
+
+    >>> x = torch.randn(4, 64)
+    >>> q = quantize(x, format="nvfp4", tensor_scale=tensor_scale_of(x))
+
+    Args:
+        x: torch tensor or NumPy array of floats. What is not finite does not count, and the result
+            is 2**-115 or more, so that zeros have one.
+
+    Raises:
+        TypeError: if x is not an array of floats.
+    """
+    check_floats(x, "x")
+    floats = torch.as_tensor(np.asarray(x, np.float32) if isinstance(x, np.ndarray) else x).float()
+    amax = (
+        floats.abs().where(floats.isfinite(), floats.new_zeros(())).amax()
+        if x.shape
+        else floats.abs()
+    )
+    return (amax / _LARGEST_NVFP4).clamp(min=TENSOR_SCALES[0])
 
 
 def dequantize(q: MXTensor, *, dtype=None) -> Tensor:

@@ -9,6 +9,8 @@ parameter of a module. What it holds are two tensors of bytes:
     scales    u8, one E8M0 exponent a block of K; plain: [..., K/32]
               f32 of FP8 with float scales, in every layout as in the plain one: [..., 1],
               [..., blocks of K], or a block of several rows [..., blocks of N, blocks of K]
+              u8 of NVFP4, in every layout as in the plain one: [..., K/16 + 4], the E4M3 scales of
+              a row and its float32 tensor scale: see `block_scales` and `tensor_scale`
 
 In a preshuffled layout every matrix holds the same bytes in another order, padded to the
 layout's multiples. Leading axes count matrices, each padded and ordered for itself:
@@ -35,13 +37,20 @@ from mx_kernels._core import calls
 from mx_kernels._core import facts as _facts
 from mx_kernels._core.arrays import PLAIN_TENSORS, Array, check_device, float_code, show, watched
 from mx_kernels._core.facts import DEFAULT_FORMAT, Layout, facts
-from mx_kernels._core.storage import as_bytes, as_scales, check_pair, check_shapes
+from mx_kernels._core.storage import (
+    as_bytes,
+    as_scales,
+    check_pair,
+    check_shapes,
+    with_tensor_scale,
+)
 from mx_kernels.integrations import offload
 
 HANDLERS: dict[torch._ops.OpOverload, Callable] = {}
 """What torch can do with an MXTensor, by operator: `handler(operator, *args, **kwargs)`."""
 
 _make = Tensor._make_wrapper_subclass
+_FLOAT_BYTES = torch.float32.itemsize
 
 
 class MXTensor(Tensor):
@@ -52,7 +61,10 @@ class MXTensor(Tensor):
             float4_e2m1fn_x2, float8_e4m3fn, float8_e5m2, int8. A torch tensor, which is held, or
             a NumPy array, whose memory is shared if it is writable. A plain matrix of 8-bit codes
             may lie column by column, strides (1, N): see `matmul`.
-        scales: the block scales: uint8 or float8_e8m0fnu; float32 of formats that have such.
+        scales: the block scales: uint8 or float8_e8m0fnu; float32 of formats that have such. Of
+            "nvfp4" float8_e4m3fn or uint8 [..., K/16] beside `tensor_scale`, or both as the
+            property `scales` shows them.
+        tensor_scale: of "nvfp4" the float32 that multiplies the scales: one, or one for each row.
         shape: the logical shape. None takes it from `codes`, which is exact for the plain
             layout; in a padded layout every stored row then counts.
         format: a name from the format table, see `quantize`.
@@ -99,6 +111,7 @@ class MXTensor(Tensor):
         format: str = DEFAULT_FORMAT,
         layout: str = "plain",
         dtype: torch.dtype | str = torch.bfloat16,
+        tensor_scale=None,
         **of_parameter,
     ):
         if scales is None or of_parameter:
@@ -119,6 +132,8 @@ class MXTensor(Tensor):
         row = facts().formats[format]
         is_a_byte = layout == facts().plain.name and row.elements(1) == 1
         codes = as_bytes(codes, "codes", row.element, or_columns=is_a_byte)
+        if tensor_scale is not None:
+            scales = with_tensor_scale(scales, tensor_scale, row)
         scales = as_scales(scales, row)
         check_pair(codes, scales)
         shape = check_shapes(codes, scales, shape, row, facts().layouts[layout])
@@ -175,6 +190,22 @@ class MXTensor(Tensor):
     def scales(self) -> Tensor:
         """The block scales, uint8 in the layout's order, or float32."""
         return self._scales
+
+    @property
+    def block_scales(self) -> Tensor:
+        """The scales without tensor scales: of "nvfp4" float8_e4m3fn [..., K/16], a copy; else
+        `scales`.
+        """
+        if self.tensor_scale is None:
+            return self._scales
+        return self._scales[..., :-_FLOAT_BYTES].contiguous().view(torch.float8_e4m3fn)
+
+    @property
+    def tensor_scale(self) -> Tensor | None:
+        """The float32 tensor scales of all rows [...], a copy; None of formats without them."""
+        if not facts().formats[self._format].has_tensor_scales:
+            return None
+        return self._scales[..., -_FLOAT_BYTES:].contiguous().view(torch.float32).squeeze(-1)
 
     @property
     def format(self) -> str:

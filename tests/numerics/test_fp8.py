@@ -1,8 +1,9 @@
-"""FP8 with float32 scales is the oracle: quantize bit for bit, products within the derived bound.
+"""Formats with float32 scales are the oracle: quantize bit for bit, products within the bound.
 
 `fp8` and `fp8_e5m2` have a scale a row, `fp8_block` one for 1 x 128, `fp8_block_2d` one for
 128 x 128. Blocks are cut where rows or the matrix end, so sizes here are no multiples of 128. A
 scale is a quotient and not a power of two: a product is rounded twice more than one of MX formats.
+`nvfp4` has E4M3 scales, and a float32 for each row, see `test_nvfp4`.
 """
 
 import numpy as np
@@ -14,8 +15,10 @@ import oracle
 from cases import (
     BLOCK,
     DTYPES,
+    FLOAT_FORMATS,
     FORMATS,
     FP8_FORMATS,
+    NVFP4_FORMATS,
     blocks_of,
     cut_off,
     every_dtype,
@@ -32,26 +35,41 @@ from mx_kernels._core.facts import facts
 from oracle import assert_bitwise_equal, assert_matmul
 
 pytestmark = on_every_device
+every_format = pytest.mark.parametrize("format", FLOAT_FORMATS)
 every_fp8 = pytest.mark.parametrize("format", FP8_FORMATS)
-every_rule = pytest.mark.parametrize("rounding", ["even", "rceil"])
-ROWS = [name for name in FP8_FORMATS if oracle.FORMATS[name].block_rows == 1]
+RULES = [(name, rule) for name in FP8_FORMATS for rule in ("even", "rceil")]
+RULES += [(name, "even") for name in NVFP4_FORMATS]
+every_rule = pytest.mark.parametrize("format, rounding", RULES, ids="-".join)
+ROWS = [name for name in FLOAT_FORMATS if oracle.FORMATS[name].block_rows == 1]
 SCALE_ROUNDINGS = 2
-SMALLEST_SCALES = {"e4m3": 2.0**-116, "e5m2": 2.0**-109}
-"""Under them half the smallest number of an element is the smallest regular float32."""
+SMALLEST_SCALES = {"e4m3": 2.0**-116, "e5m2": 2.0**-109, "e2m1": 2.0**-115}
+"""Under them half the smallest number of an element, which may have an E4M3 scale, is the smallest
+regular float32."""
 
 
 def element_of(format):
     return oracle.FORMATS[format].element
 
 
+def largest_of(format):
+    """Returns the largest number, which may be that of a code times that of a scale."""
+    kind = oracle.FORMATS[format]
+    scale = oracle.ELEMENTS["e4m3"].largest if kind.scale == "e4m3" else 1.0
+    return kind.element.largest * scale
+
+
 def assert_quantizes(x, dtype, rounding, format):
     """Compares quantize with the oracle on float64 values that `dtype` holds."""
     q = mx.quantize(torch_of(x, dtype), format=format, rounding=rounding)
     codes, scales = oracle.quantize(x, rounding, format)
-    assert (q.format, q.scales.dtype, q.codes.dtype) == (format, torch.float32, torch.uint8)
+    assert (q.format, q.scales.dtype, q.codes.dtype) == (format, scale_dtype(format), torch.uint8)
     assert_bitwise_equal(q.scales.cpu().numpy(), scales)
     assert_bitwise_equal(q.codes.cpu().numpy(), codes, zeros_are_the_claim=True)
     return q
+
+
+def scale_dtype(format):
+    return torch.uint8 if format in NVFP4_FORMATS else torch.float32
 
 
 def domain(dtype, format):
@@ -66,13 +84,24 @@ def operand(rng, rows, k, format, spread=0):
     if format in FORMATS:
         codes, scales = random_operand(rng, rows, k, format=format)
         return codes, scales, oracle.dequantize(codes, scales, format)
-    codes = rng.integers(0, 256, (rows, k)).astype(np.uint8)
     element = element_of(format)
+    codes = rng.integers(0, 256, (rows, oracle.FORMATS[format].packed_bytes(k))).astype(np.uint8)
+    if format in NVFP4_FORMATS:
+        scales = np.empty((rows, k // 16 + 4), np.uint8)
+        scales[:, :-4] = rng.integers(0x10, 0x48, (rows, k // 16))
+        tensor = np.float32(2.0 ** (rng.uniform(-spread, spread, (rows, 1)) - 2))
+        floats_of(scales)[:] = tensor
+        return codes, scales, oracle.dequantize(codes, scales, format)
     codes[np.isin(codes, element.special_codes)] = 1
     _, scales = oracle.quantize(np.zeros((rows, k)), format=format)
     exponents = rng.uniform(-spread, spread, scales.shape) - element.emax
     scales = np.float32(2.0**exponents)
     return codes, scales, oracle.dequantize(codes, scales, format)
+
+
+def floats_of(scales):
+    """Views the floats among plain scales: all, or those behind the bytes of a row."""
+    return scales if scales.dtype == np.float32 else scales[:, -4:].view(np.float32)
 
 
 def tensor(codes, scales, format, layout="plain"):
@@ -85,7 +114,6 @@ def tensor(codes, scales, format, layout="plain"):
 
 @every_rule
 @every_dtype
-@every_fp8
 def test_every_value_as_the_largest_of_its_block(format, dtype, rounding):
     values = domain(dtype, format)
     finite = np.where(np.isfinite(values), values, 1.0)
@@ -99,13 +127,12 @@ def test_every_value_as_the_largest_of_its_block(format, dtype, rounding):
 
 @every_rule
 @every_dtype
-@every_fp8
 def test_every_value_under_a_fixed_largest(format, dtype, rounding):
     values, element = domain(dtype, format), element_of(format)
     finite = values[np.isfinite(values)]
     tops = [2.0**-24, 1.0, 7.0, 2.0**15]
     if dtype != "float16":
-        smallest = element.largest * SMALLEST_SCALES[element.name]
+        smallest = largest_of(format) * SMALLEST_SCALES[element.name]
         tops += [2.0**-133, smallest / 2, smallest, 1.5 * smallest, 2.0**-20, 2.0**100]
     for top in tops:
         assert_quantizes(blocks_of(finite, top), dtype, rounding, format)
@@ -125,16 +152,16 @@ def test_every_tie_of_the_elements_goes_to_the_even_code(format):
 
 @every_rule
 @every_dtype
-@every_fp8
 def test_zeros_keep_their_signs_under_the_smallest_scale(format, dtype, rounding):
     x = np.tile([0.0, -0.0], (130, 80))
     q = assert_quantizes(x, dtype, rounding, format)
-    assert (q.scales == SMALLEST_SCALES[element_of(format).name]).all()
+    scales = q.scales if q.tensor_scale is None else q.tensor_scale
+    assert (scales == SMALLEST_SCALES[element_of(format).name]).all()
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 @every_dtype
-@every_fp8
+@every_format
 def test_a_nan_or_infinity_makes_its_block_nan_and_no_other(format, dtype, bad):
     x = oracle.round_to(np.tile(np.linspace(-4, 4, 288), (200, 1)), dtype)
     x[150, 200] = bad
@@ -147,7 +174,6 @@ def test_a_nan_or_infinity_makes_its_block_nan_and_no_other(format, dtype, bad):
 @pytest.mark.parametrize("shape", [(1, 32), (7, 96), (2, 3, 160), (2, 130, 288), (513, 160)])
 @every_rule
 @every_dtype
-@every_fp8
 def test_every_shape_and_blocks_cut_at_its_ends(rng, format, shape, rounding, dtype):
     x = oracle.round_to(rng.standard_normal(shape) * 2.0 ** rng.uniform(-9, 9, shape), dtype)
     q = assert_quantizes(x, dtype, rounding, format)
@@ -156,7 +182,7 @@ def test_every_shape_and_blocks_cut_at_its_ends(rng, format, shape, rounding, dt
 
 @pytest.mark.cpu_only
 @every_dtype
-@every_fp8
+@every_format
 def test_a_view_and_any_number_of_threads_give_the_bits_of_a_copy(rng, format, dtype):
     x = torch_of(rng.standard_normal((700, 400)), dtype)[:, 32:352]
     for threads in (1, 2, 3):
@@ -168,7 +194,7 @@ def test_a_view_and_any_number_of_threads_give_the_bits_of_a_copy(rng, format, d
 
 
 @pytest.mark.cpu_only
-@every_fp8
+@every_format
 def test_a_mode_that_flushes_subnormals_changes_nothing(flushing, format):
     values = domain("bfloat16", format)
     tiny = values[abs(values) <= 2.0**-100]
@@ -187,12 +213,17 @@ def test_a_mode_that_flushes_subnormals_changes_nothing(flushing, format):
 
 @every_layout
 @every_dtype
-@every_fp8
+@every_format
 def test_decoding_rounds_the_product_of_code_and_scale(rng, format, dtype, layout):
     codes, scales, values = operand(rng, 200, 288, format, spread=4)
     special = element_of(format).special_codes
     codes[3, : len(special)] = special
-    scales.flat[:4] = np.inf, -np.inf, 2.0**-130, 2.0**-149
+    rare = np.float32([np.inf, -np.inf, 2.0**-130, 2.0**-149])
+    if format in NVFP4_FORMATS:
+        floats_of(scales)[:4, 0] = rare
+        scales[4:19, :-4] = np.arange(15 * 18).reshape(15, 18) % 256
+    else:
+        scales.flat[:4] = rare
     q = tensor(codes, scales, format, layout)
     with np.errstate(invalid="ignore"):
         expected = oracle.round_to(oracle.dequantize(codes, scales, format), dtype)
@@ -201,7 +232,7 @@ def test_decoding_rounds_the_product_of_code_and_scale(rng, format, dtype, layou
 
 
 @every_layout
-@every_fp8
+@every_format
 def test_a_layout_moves_codes_and_leaves_scales(rng, format, layout):
     codes, scales, _ = operand(rng, 33, 96, format)
     q = tensor(codes, scales, format, layout)
@@ -212,7 +243,7 @@ def test_a_layout_moves_codes_and_leaves_scales(rng, format, layout):
     assert_bitwise_equal(back.codes.cpu().numpy(), codes)
 
 
-@every_fp8
+@every_format
 def test_cuda_reads_codes_under_float_scales_as_they_lie(rng, format):
     q = tensor(*operand(rng, 33, 96, format)[:2], format)
     assert q.preshuffle("cuda") is q and q.preshuffle("cpu").preshuffle("cuda").layout == "plain"
@@ -223,8 +254,9 @@ def test_cuda_reads_codes_under_float_scales_as_they_lie(rng, format):
 
 SHAPES = [(1, 1, 32), (1, 130, 160), (3, 33, 288), (9, 144, 224), (40, 17, 2880), (2, 16, 128)]
 PAIRS = [
-    *((left, right) for left in FP8_FORMATS for right in FP8_FORMATS),
-    *((left, right) for left in FORMATS for right in FP8_FORMATS[-1:]),
+    *((left, right) for left in FLOAT_FORMATS for right in FLOAT_FORMATS),
+    *((left, right) for left in FORMATS for right in (FP8_FORMATS[-1], *NVFP4_FORMATS)),
+    *(("nvfp4", right) for right in FORMATS),
     *(("fp8_block", right) for right in FORMATS),
 ]
 
@@ -244,7 +276,7 @@ def test_matmul_is_the_product_of_the_dequantized_operands(rng, pair, layout):
                           more_error=lost)  # fmt: skip
 
 
-@every_fp8
+@every_format
 @pytest.mark.parametrize("lead", [(1,), (3,), (2, 2), (0,), (2, 0, 1)])
 @pytest.mark.parametrize("rows", [1, 4, 128, 130])
 def test_each_matrix_of_a_batch_is_multiplied_under_its_own_scales(rng, format, lead, rows):
@@ -264,7 +296,7 @@ def test_each_matrix_of_a_batch_is_multiplied_under_its_own_scales(rng, format, 
 
 
 @every_layout
-@every_fp8
+@every_format
 def test_weight_only_is_the_product_with_bfloat16(rng, format, layout):
     for m, n, k in SHAPES:
         *b, w = operand(rng, n, k, format, spread=3)
@@ -276,10 +308,11 @@ def test_weight_only_is_the_product_with_bfloat16(rng, format, layout):
         assert_matmul(values_of(got), x, w, scale_roundings=SCALE_ROUNDINGS)
 
 
-@every_rule
+@pytest.mark.parametrize(
+    "activations, rounding", [rule for rule in RULES if rule[0] in ROWS], ids="-".join
+)
 @every_dtype
-@pytest.mark.parametrize("activations", ROWS)
-@every_fp8
+@every_format
 def test_linear_is_matmul_of_what_quantize_gives(rng, format, activations, dtype, rounding):
     for m, n, k in SHAPES:
         w = tensor(*operand(rng, n, k, format, spread=3)[:2], format, "preshuffled_cpu")
@@ -298,7 +331,7 @@ def test_linear_is_matmul_of_what_quantize_gives(rng, format, activations, dtype
 
 
 @pytest.mark.parametrize("exponents", [(-126, -100), (-60, -50), (-20, 20), (50, 60), (100, 120)])
-@pytest.mark.parametrize("right", FP8_FORMATS)
+@pytest.mark.parametrize("right", FLOAT_FORMATS)
 @pytest.mark.parametrize("left", ROWS)
 def test_scales_of_every_size_give_what_float32_can_say(rng, left, right, exponents):
     """Where float32 could not hold a block's sum or scale, the sums are taken in float64."""
@@ -306,9 +339,10 @@ def test_scales_of_every_size_give_what_float32_can_say(rng, left, right, expone
     codes_a, scales_a, _ = operand(rng, m, k, left)
     codes_b, scales_b, _ = operand(rng, n, k, right)
     codes_a[0], codes_b[3] = 0, 0
-    scales_a = np.float32(scales_a * 2.0 ** rng.uniform(*exponents, scales_a.shape))
-    scales_b = np.float32(scales_b * 2.0 ** rng.uniform(-12, 12, scales_b.shape))
-    scales_b.flat[0] = 0
+    floats_a, floats_b = floats_of(scales_a), floats_of(scales_b)
+    floats_a *= np.float32(2.0 ** rng.uniform(*exponents, floats_a.shape))
+    floats_b *= np.float32(2.0 ** rng.uniform(-12, 12, floats_b.shape))
+    floats_b[0, 0] = 0
     a, b = (codes_a, scales_a), (codes_b, scales_b)
     got = mx.matmul(tensor(*a, left), tensor(*b, right), out_dtype="float32")
     x, w = oracle.dequantize(*a, left), oracle.dequantize(*b, right)
@@ -322,9 +356,12 @@ def test_nan_and_infinity_reach_what_they_feed(rng, format, bad, side):
     a, b = operand(rng, 5, 288, format)[:2], operand(rng, 20, 288, format)[:2]
     codes, scales = a if side == "left" else b
     if bad == "code":
-        codes[2, 200] = element_of(format).special_codes[0]
+        if format in NVFP4_FORMATS:
+            scales[2, 9] = oracle.ELEMENTS["e4m3"].special_codes[0]
+        else:
+            codes[2, 200] = element_of(format).special_codes[0]
     else:
-        scales[2, -1] = np.float32(bad)
+        floats_of(scales)[2, -1] = np.float32(bad)
     got = mx.matmul(tensor(*a, format), tensor(*b, format), out_dtype="float32")
     # A GPU multiplies the sum of a block by an infinite scale, not its zeros one by one.
     if bad != "inf" or got.device.type == "cpu":
@@ -334,10 +371,11 @@ def test_nan_and_infinity_reach_what_they_feed(rng, format, bad, side):
     assert not np.isfinite(touched).any()
 
 
-@every_fp8
+@every_format
 def test_the_table_says_which_rules_fit_and_which_are_activations(format):
     row = facts().formats[format]
-    assert row.roundings == ["even", "rceil"] and row.has_float_scales
+    assert row.roundings == [rule for name, rule in RULES if name == format]
+    assert row.has_float_scales == (format in FP8_FORMATS) and row.keeps_scales
     assert (format in facts().activations) == (oracle.FORMATS[format].block_rows == 1)
 
 
@@ -346,7 +384,7 @@ def test_the_table_says_which_rules_fit_and_which_are_activations(format):
 
 @pytest.mark.cpu_only
 @pytest.mark.parametrize("activations", [*ROWS, "bf16"])
-@every_fp8
+@every_format
 def test_experts_equal_their_products_one_by_one(rng, format, activations):
     x = torch_of(rng.standard_normal((12, 160)), "float32")
     w = mx.quantize(torch_of(rng.standard_normal((3, 48, 160)), "float32"), format=format)

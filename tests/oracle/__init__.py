@@ -35,6 +35,7 @@ from .formats import (
     pack,
     quantize,
     scale_exponent,
+    tensor_scales,
     unpack,
 )
 from .layouts import LAYOUTS, Layout, code_offset, scale_offset
@@ -83,5 +84,6 @@ __all__ = [
     "round_to",
     "scale_exponent",
     "scale_offset",
+    "tensor_scales",
     "unpack",
 ]

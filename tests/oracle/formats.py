@@ -23,8 +23,16 @@ A float32 scale is `amax / largest element`, rounded to float32, by the rule
 under it is no subnormal float32. Numbers are divided by it in float32. Such
 blocks may be of several rows, and are cut where rows or the matrix end.
 
+E4M3 scales go with a float32 for each row, the tensor scale, whose four bytes
+lie behind those of the row's scales. It is the largest finite magnitude over
+6 * 448, or given; a block's scale is its largest magnitude over 6 tensor
+scales; numbers are divided by scale times tensor scale; each operation is
+rounded to float32. No block has scale 0: that of zeros is 1, others at least
+the smallest E4M3 number. A block with a NaN or an infinity has NaN.
+
 Source: OCP Microscaling Formats (MX) Specification v1.0, sections 5 and 6;
-for float32 scales DeepSeek-V3, whose scale is amax / 448 for 128 elements.
+for float32 scales DeepSeek-V3, whose scale is amax / 448 for 128 elements; for
+E4M3 scales NVIDIA's ModelOpt 0.47, `NVFP4QTensor`.
 """
 
 from __future__ import annotations
@@ -165,9 +173,25 @@ def encode_e8m0(exponents):
     return np.clip(np.asarray(exponents) + BIAS, 0, NAN_SCALE - 1).astype(np.uint8)
 
 
+TENSOR_SCALE_BYTES = 4
+
+
+def decode_e4m3(scales):
+    """Returns the products of E4M3 bytes and the tensor scale behind those of their row."""
+    scales = np.asarray(scales, np.uint8)
+    return ELEMENTS["e4m3"].decode(scales[..., :-TENSOR_SCALE_BYTES]) * tensor_scales(scales)
+
+
+def tensor_scales(scales):
+    """Returns the tensor scales [..., 1] of rows of E4M3 scales, as float64."""
+    behind = np.ascontiguousarray(np.asarray(scales, np.uint8)[..., -TENSOR_SCALE_BYTES:])
+    return behind.view("<f4").astype(np.float64)
+
+
 _SCALES = {
     "e8m0": decode_e8m0,
     "float32": lambda scales: np.asarray(scales, np.float64),
+    "e4m3": decode_e4m3,
 }
 
 # A function of the element that returns the octave's end, and whether the end belongs to it.
@@ -233,14 +257,18 @@ FORMATS = {
         Format("fp8_block_2d", ELEMENTS["e4m3"], "float32", 128, 128),
         Format("mxfp6", ELEMENTS["e2m3"]),
         Format("mxfp6_e3m2", ELEMENTS["e3m2"]),
+        Format("nvfp4", ELEMENTS["e2m1"], "e4m3", block_k=16),
     )
 }
 
 
-def quantize(x, rounding: str = "even", format: str = "mxfp4"):
+def quantize(x, rounding: str = "even", format: str = "mxfp4", tensor_scale=None):
     """Returns `(codes [..., packed K], scales [..., K/32])` of values `[..., K]`."""
     kind = FORMATS[format]
     x = np.asarray(x, np.float64)
+    if kind.scale == "e4m3":
+        assert rounding == "even", rounding
+        return _quantize_by_e4m3(x, kind, tensor_scale)
     if kind.scale == "float32":
         return _quantize_by_floats(x, rounding, kind)
     blocks = x.reshape(*x.shape[:-1], x.shape[-1] // kind.block_k, kind.block_k)
@@ -286,6 +314,30 @@ def _quantize_by_floats(x, rounding: str, kind: Format):
         codes[place] = kind.element.encode(round_to(block / scale[..., None, None], "float32"))
         scales[..., r // kind.block_rows, c // block_k] = np.where(is_nan, np.nan, scale)
     return codes.reshape(x.shape), scales if tall else scales[..., 0, :]
+
+
+def _quantize_by_e4m3(x, kind: Format, given):
+    """Returns codes, and scales [..., blocks of K, and the bytes of a float32]."""
+    scale_element = ELEMENTS["e4m3"]
+    finite = np.where(np.isfinite(x), x, 0.0)
+    largest = kind.element.largest * scale_element.largest
+    unit = kind.element.magnitudes[1] * scale_element.magnitudes[1]
+    tensor = round_to(abs(finite).max(-1, keepdims=True) / largest, "float32")
+    tensor = np.maximum(tensor, 2.0 ** FLOATS["float32"].min_exponent / (unit / 2))
+    if given is not None:
+        tensor = np.broadcast_to(np.asarray(given, np.float64)[..., None], tensor.shape)
+    blocks = x.reshape(*x.shape[:-1], x.shape[-1] // kind.block_k, kind.block_k)
+    is_nan = ~np.isfinite(blocks).all(-1)
+    blocks = np.where(is_nan[..., None], 0.0, blocks)
+    amax = abs(blocks).max(-1)
+    quotient = round_to(amax / round_to(kind.element.largest * tensor, "float32"), "float32")
+    scales = np.maximum(scale_element.encode(quotient), 1)
+    scales = np.where(amax > 0, scales, scale_element.encode(1.0)).astype(np.uint8)
+    divisors = round_to(scale_element.decode(scales) * tensor, "float32")
+    codes = kind.element.encode(round_to(blocks / divisors[..., None], "float32"))
+    scales[is_nan] = scale_element.special_codes[0]
+    behind = np.ascontiguousarray(tensor.astype("<f4")).view(np.uint8)
+    return pack(codes.reshape(x.shape), kind.element.bits), np.concatenate([scales, behind], -1)
 
 
 def dequantize(codes, scales, format: str | Format = "mxfp4"):

@@ -15,6 +15,7 @@ from std.sys.intrinsics import llvm_intrinsic
 from ...numbers.e2m1 import DOUBLED_VALUES, MAX_DOUBLED
 from ...numbers.elements import Element
 from ...numbers.formats import Format
+from ...numbers.scales import Scale
 from ..vectors import BLOCK, STEP_BYTES, Words
 from ..weights import WeightTiles
 from .dot import WeightBytes
@@ -27,8 +28,9 @@ comptime _SIGN_BIT = UInt8(0x80)
 
 
 def has_integers(format: Format) -> Bool:
-    """Says whether a format's elements are small integers."""
-    return format.element == Element.E2M1 or format.element.is_integer()
+    """Says whether a format's elements are small integers, under powers of two."""
+    var is_small = format.element == Element.E2M1 or format.element.is_integer()
+    return is_small and format.scale == Scale.E8M0
 
 
 def largest_integer[element: Element]() -> Int:

@@ -155,7 +155,12 @@ def elements_of[format: Format](block: EncodedBlock[format]) -> ScaledBlock:
 @always_inline
 def numbers_of[element: Element](codes: SIMD[DType.uint8, BLOCK]) -> Block:
     """Returns the numbers of codes, which bfloat16 holds."""
-    var numbers = decode[element](codes.cast[DType.uint32]())
+    return exact_bf16(decode[element](codes.cast[DType.uint32]()))
+
+
+@always_inline
+def exact_bf16(numbers: SIMD[DType.float32, BLOCK]) -> Block:
+    """Returns numbers that bfloat16 holds as such."""
     var upper_halves = (bitcast[DType.uint32, BLOCK](numbers) >> 16).cast[DType.uint16]()
     return bitcast[DType.bfloat16, BLOCK](upper_halves)
 

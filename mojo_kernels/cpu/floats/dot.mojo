@@ -25,6 +25,9 @@ from std.sys.intrinsics import llvm_intrinsic
 from ...numbers.decode import decode
 from ...numbers.e2m1 import DOUBLED_VALUES, NUM_CODES
 from ...numbers.elements import Element
+from ...numbers.formats import E4M3_BLOCK, Format
+from ...numbers.scales import Scale
+from ..encode import E4M3_SCALES
 from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
 from ..weights import WeightTiles, four_codes
 
@@ -44,9 +47,56 @@ comptime _DOUBLED_BF16 = DOUBLED_VALUES.cast[DType.bfloat16]()
 comptime _DOUBLED_F32 = DOUBLED_VALUES.cast[DType.float32]()
 
 
+comptime _SCALES[format: Format] = E4M3_SCALES if format.scale == Scale.E4M3 else 0
+
+
+@fieldwise_init
+struct TileBlock[Tiles: WeightTiles](TrivialRegisterPassable):
+    """A tile in one block: what its numbers are made from."""
+
+    comptime NUM_SCALES = _SCALES[Self.Tiles.format]
+    """Vectors of E4M3 scales."""
+
+    var codes: Self.Tiles.Codes
+    var scales: SIMD[DType.float32, max(Self.NUM_SCALES * LANES, 1)]
+    """What elements are multiplied by, vector by vector of as many elements."""
+
+    @staticmethod
+    @always_inline
+    def of(tiles: Self.Tiles, tile: Int, block: Int, codes: Self.Tiles.Codes) -> Self:
+        """Takes the codes, and loads the scales beside them."""
+        var scales = SIMD[DType.float32, max(Self.NUM_SCALES * LANES, 1)](0)
+        comptime if Self.NUM_SCALES > 0:
+            var bytes = tiles.e4m3_scales(tile, block)
+            comptime for i in range(Self.NUM_SCALES):
+                var numbers = decode[Element.E4M3](bytes >> UInt32(8 * i))
+                scales = scales.insert[offset=i * LANES](numbers)
+        return Self(codes, scales)
+
+    @always_inline
+    def words[step: Int](self, tiles: Self.Tiles) -> Words:
+        """Returns the words of a step: twice the numbers."""
+        var words = weight_words[step](tiles, self.codes)
+        comptime if Self.NUM_SCALES > 0:
+            comptime first = step * BLOCK // STEPS // E4M3_BLOCK * LANES
+            var scales = self.scales.slice[LANES, offset=first]()
+            comptime if HAS_PAIRS:
+                return (_times(words << 16, scales) >> 16) | _times(words & 0xFFFF0000, scales)
+            else:
+                return _times(words, scales)
+        else:
+            return words
+
+
+@always_inline
+def _times(words: Words, scales: Sums) -> Words:
+    """Returns the bits of float32 products, of which bfloat16 holds all."""
+    return bitcast[DType.uint32, LANES](bitcast[DType.float32, LANES](words) * scales)
+
+
 @always_inline
 def weight_words[Tiles: WeightTiles, //, step: Int](tiles: Tiles, codes: Tiles.Codes) -> Words:
-    """Returns the words of a step: twice the numbers, from the codes of a tile in one block."""
+    """Returns the words of a step: twice the elements, from the codes of a tile in one block."""
     comptime octet, step_of_octet = divmod(step, STEPS_PER_OCTET)
     comptime if Tiles.format.element == Element.E2M1:
         var vector = tiles.vector[octet](codes)

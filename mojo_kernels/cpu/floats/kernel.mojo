@@ -3,7 +3,6 @@
 from ...layouts import OperandShape, Plain
 from ...numbers.floats import FLOAT_TYPES
 from ...numbers.formats import FORMATS, Format, block_of, has_float_scales
-from ...numbers.scales import Scale
 from ...operands import Matrix, Operand, matrix
 from ...problem import Known, Left, LeftKind, Right, may_be
 from ..block_order import Decoding, RowGroups
@@ -68,7 +67,7 @@ def _prepare[known: Known, T: Team](problem: RangedProblem, activations: FloatAc
                     var a = Operand[Plain, FORMATS[j].kin()].at(
                         left.values, left.scales, rows, problem.k, block_of(j)
                     )
-                    comptime if FORMATS[j].scale == Scale.FLOAT32:
+                    comptime if FORMATS[j].scale.has_float():
                         return _fill_scaled(EncodedScaledRows(a), problem, activations, team)
                     else:
                         return _fill(CodedRows(a), problem, activations, team)
@@ -93,7 +92,7 @@ def _fill_quantized[
 ](x: Matrix[dtype], problem: RangedProblem, activations: FloatActivations, team: T):
     """Fills the activations with floats that are rounded to a format."""
     var left = problem.left
-    comptime if format.scale == Scale.FLOAT32:
+    comptime if format.scale.has_float():
         var source = QuantizedScaledRows[format](x, left.rounding, block_of(left.format))
         _fill_scaled(source, problem, activations, team)
     else:

@@ -24,17 +24,17 @@ from ...numbers.scales import E8M0_BIAS, E8M0_NAN
 from ...operands import Tiles, on_stack
 from ..block_order import RowGroups
 from ..ranges import RowRange
-from ..panel import DecodedStretch, PANEL_TILES, PanelPart, PanelProduct, WeightPanel
+from ..panel import DecodedStretch, PANEL_TILES, PanelPart, PanelProduct, PanelTile, WeightPanel
 from ..vectors import BLOCK, HAS_FMA, LANES, Sums, Words, add_exact_product
 from ..weights import WeightTiles, float64_scales
 from ..window import ScaleWindow
 from .activations import FloatActivations, LIMITS, STRETCH_BLOCKS
 from .dot import (
     STEPS,
+    TileBlock,
     add_products,
     add_products_in_float64,
     infinite_or_one,
-    weight_words,
 )
 
 
@@ -61,29 +61,22 @@ trait PanelWeights(TrivialRegisterPassable):
 struct _DirectFloats[Weights: WeightTiles](PanelWeights):
     """Weights that are decoded in registers each time they are loaded."""
 
-    comptime Codes = Self.Weights.Codes
+    comptime Codes = TileBlock[Self.Weights]
 
     var panel: WeightPanel[Self.Weights]
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Self.Codes:
-        return self.panel.codes(tile, block)
+        var at = self.panel.place(tile, block)
+        return TileBlock.of(self.panel.tiles, at.tile, at.block, self.panel.codes(tile, block))
 
     @always_inline
     def words[step: Int](self, codes: Self.Codes) -> Words:
-        return weight_words[step](self.panel.tiles, codes)
+        return codes.words[step](self.panel.tiles)
 
     @always_inline
     def half_scales(self, tile: Int, block: Int) -> Sums:
         return self.panel.half_scales(tile, block)
-
-
-@fieldwise_init
-struct PanelTile(TrivialRegisterPassable):
-    """Where a decoded tile is."""
-
-    var block: Int
-    var tile: Int
 
 
 @fieldwise_init
@@ -282,9 +275,9 @@ struct FloatProduct(PanelProduct):
         comptime LAST_BIT = F32_EXPONENT_BIAS + FloatBits[DType.bfloat16].MANTISSA_BITS
         comptime TOP = F32_EXPONENT_BIAS - 1
         comptime HALF_SCALE_BIAS = E8M0_BIAS + 1
-        comptime UNIT = format.element.unit_exponent() + 1
+        comptime UNIT = format.unit_exponent() + 1
         # Bits of a sum of a block's largest elements, and of the number of blocks.
-        comptime BLOCK_BITS = _log2_of_block() + format.element.bound_exponent() + 1
+        comptime BLOCK_BITS = _log2_of_block() + format.bound_exponent() + 1
         comptime NUM_BLOCKS_BITS = 32
 
         var low = rows.low - LAST_BIT + UNIT
@@ -309,12 +302,12 @@ struct FloatProduct(PanelProduct):
         var total = F64(0)
         for block in range((self.a.shape.k // BLOCK)):
             var first_word = self.a.order().index(row, block) * STEPS
-            var codes = tiles.codes(tile, block)
+            var codes = TileBlock.of(tiles, tile, block, tiles.codes(tile, block))
             var scales = float64_scales[Weights.format.scale](tiles.scales(tile, block))
             var row_scale = self.a.scale(row, block)
             var block_sums = F64(0)
             comptime for step in range(STEPS):
-                var words = weight_words[step](tiles, codes)
+                var words = codes.words[step](tiles)
                 var x = self.a.words.load[width=1](Coord(first_word + step))
                 block_sums = add_products_in_float64(
                     block_sums, words, x, infinite_or_one(scales), infinite_or_one(row_scale)

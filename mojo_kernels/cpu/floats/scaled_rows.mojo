@@ -5,7 +5,8 @@
     words, blocks of 32        elements 0 .. 31, ..        elements 128 .. 159
     factors                    s0     s0     s0     s0     s1
 
-The scale of all that share it is known before the first of them is encoded.
+The scale of all that share it is known before the first of them is encoded. Numbers under E4M3
+scales are theirs times the elements, and the factors the tensor scale of the row.
 """
 
 from layout import Coord
@@ -13,18 +14,17 @@ from std.math import ceildiv
 from std.memory import bitcast
 
 from ...layouts import OperandShape, Plain
-from ...numbers.encode import encode_over
 from ...numbers.floats import F32_MANTISSA_BITS
 from ...numbers.formats import BlockShape, Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN
 from ...operands import Matrix, Operand
-from ..encode import float_scale_of
+from ..encode import FloatScaledBlock, float_scale_of, float_scaled_block
 from ..quantize import groups_per_task
 from ..ranges import RangeWork, RowRange, RowSources
 from ..vectors import BLOCK
 from ..window import ScaleWindow, float_scale_ends
-from .activations import Block, FloatActivations, LARGEST_FIELD, numbers_of, window_of
+from .activations import Block, FloatActivations, LARGEST_FIELD, exact_bf16, window_of
 from .dot import STEPS, activation_words
 
 
@@ -59,13 +59,14 @@ struct QuantizedScaledRows[format: Format, dtype: DType](ScaledRows):
 
     @always_inline
     def scale(self, row: Int, first: Int, last: Int) -> Float32:
-        return float_scale_of[Self.format.element](self.x, row, row + 1, first, last, self.rounding)
+        return float_scale_of[Self.format](self.x, row, row + 1, first, last, self.rounding)
 
     @always_inline
     def numbers(self, row: Int, block: Int, scale: Float32) -> Block:
         var x = self.x.load[width=BLOCK, alignment=1](Coord(row, block * BLOCK))
-        var codes = encode_over[Self.format.element](x.cast[DType.float32](), scale)
-        return numbers_of[Self.format.element](codes)
+        comptime Floats = SIMD[DType.float32, Self.format.block_k]
+        var floats = rebind[Floats](x.cast[DType.float32]())
+        return _block(FloatScaledBlock[Self.format].of(floats, scale))
 
 
 @fieldwise_init
@@ -85,10 +86,13 @@ struct EncodedScaledRows[format: Format](ScaledRows):
 
     @always_inline
     def numbers(self, row: Int, block: Int, scale: Float32) -> Block:
-        comptime BYTES = Self.format.block_bytes()
-        comptime assert BYTES == BLOCK, "a byte for each element"
-        var codes = self.operand.codes_of[BYTES](row, block * BYTES)
-        return numbers_of[Self.format.element](rebind[SIMD[DType.uint8, BLOCK]](codes))
+        return _block(float_scaled_block(self.operand, row, block))
+
+
+@always_inline
+def _block[format: Format](block: FloatScaledBlock[format]) -> Block:
+    """Returns the numbers of a block, which bfloat16 holds."""
+    return exact_bf16(rebind[SIMD[DType.float32, BLOCK]](block.numbers()))
 
 
 @fieldwise_init

@@ -34,8 +34,13 @@ class Operand(Protocol):
     """What plain tensors in memory are, as the call's checks found; ends with the rows."""
 
 
-def quantize(x: Array, fmt: Format, rounding: int) -> tuple[Tensor, Tensor]:
-    """Quantizes floats [..., K]; returns codes and scales."""
+def quantize(
+    x: Array, fmt: Format, rounding: int, tensor_scales: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Quantizes floats [..., K]; returns codes and scales.
+
+    `tensor_scales` are those of all rows, float32 where x lies; None has them from x.
+    """
     *lead, k = x.shape
     rows = (x.numel() if isinstance(x, Tensor) else x.size) // k
     codes, codes_address = empty(x, (*lead, fmt.packed_bytes(k)))
@@ -50,7 +55,9 @@ def quantize(x: Array, fmt: Format, rounding: int) -> tuple[Tensor, Tensor]:
             values_at, codes_at = values + first * row_floats, codes_address + first * row_codes
             scales_at = scales_address + scales.nbytes * first // rows
             rule = fmt.code, rounding
-            call = Quantize(values_at, dtype, row_stride, step, k, *rule, codes_at, scales_at)
+            given = 0 if tensor_scales is None else address_of(tensor_scales)
+            target = codes_at, scales_at, given
+            call = Quantize(values_at, dtype, row_stride, step, k, *rule, *target)
             launcher.launch("quantize", call, codes)
     return codes, scales
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch._C._functorch import is_batchedtensor
 
 from mx_kernels._core import facts as _facts
@@ -39,6 +40,9 @@ from mx_kernels._core.gates import GateOptions, check_gate
 from mx_kernels._core.protocol import Gate
 from mx_kernels._core.storage import check_axes
 from mx_kernels.tensor import MXTensor
+
+TENSOR_SCALES = 2.0**-115, 2.0**117
+"""Between them no product with a scale, nor half the smallest number, leaves regular float32."""
 
 
 def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, bool]:
@@ -77,6 +81,34 @@ def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, b
             f"pad with zeros, which add nothing to a product: {pad}"
         )
     return fmt, code, False
+
+
+def check_tensor_scale(given, x: Array, fmt: Format, *, is_fake: bool = False) -> Tensor | None:
+    """Checks tensor scales of the rows of x; returns one for each, None for those of x itself.
+
+    Numbers that are fake are not looked at.
+    """
+    if given is None:
+        return None
+    if not fmt.has_tensor_scales:
+        raise ValueError(f"tensor_scale: got one with {fmt.name}, whose scales need none")
+    device = x.device if isinstance(x, torch.Tensor) else "cpu"
+    scales = torch.as_tensor(given, dtype=torch.float32, device=device)
+    try:
+        scales = scales.expand(x.shape[:-1]).contiguous()
+    except RuntimeError as error:
+        raise ValueError(
+            f"tensor_scale: got shape {show(scales.shape)}, expected one number, or "
+            f"{show(x.shape[:-1])}, one for each row"
+        ) from error
+    least, most = TENSOR_SCALES
+    if not is_fake and not ((scales >= least) & (scales <= most)).all():
+        got = scales[~((scales >= least) & (scales <= most))][0]
+        raise ValueError(
+            f"tensor_scale: got {float(got)}, expected numbers from 2**-115 to 2**117, such as the "
+            "largest magnitude over 6 * 448"
+        )
+    return scales
 
 
 def check_linear(
@@ -206,9 +238,11 @@ def check_rounding(rounding: str) -> int:
 def check_rule(rounding: str, fmt: Format, said: str) -> None:
     """Checks that the scales of a format can follow a rule."""
     if rounding not in fmt.roundings:
+        known = "'even', the largest number over the element's"
+        if len(fmt.roundings) > 1:
+            known += ", or 'rceil', the next power of two"
         raise ValueError(
-            f"rounding: got {rounding!r} with {said}, whose scales are {fmt.scale}, expected "
-            "'even', the largest number over the element's, or 'rceil', the next power of two"
+            f"rounding: got {rounding!r} with {said}, whose scales are {fmt.scale}, expected {known}"
         )
 
 

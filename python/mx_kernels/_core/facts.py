@@ -7,6 +7,7 @@ follows from its layout's row in the table:
     codes  u8 [rows to row_multiple,       packed k]
     scales u8 [rows to scale_row_multiple, blocks to scale_k_multiple]
            f32 [blocks below each other,   blocks], of formats with float scales, in every layout
+           u8 [rows, blocks, and the bytes of a float32], of those with tensor scales, in every one
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class Format:
     k_multiple: int
     scale: str
     scale_bytes: int
+    scale_row_bytes: int
+    """Of the tensor scale behind the scales of a row; 0 for none."""
     roundings: list[str]
     code: int
 
@@ -58,6 +61,16 @@ class Format:
     def has_float_scales(self) -> bool:
         """Whether scales are floats, and blocks may be cut at the ends of rows."""
         return self.scale == "float32"
+
+    @property
+    def has_tensor_scales(self) -> bool:
+        """Whether a float32 behind each row's scales multiplies them."""
+        return self.scale_row_bytes > 0
+
+    @property
+    def keeps_scales(self) -> bool:
+        """Whether scales lie as in the plain layout in every one."""
+        return self.has_float_scales or self.has_tensor_scales
 
     @property
     def scale_dtype(self) -> torch.dtype:
@@ -72,7 +85,7 @@ class Format:
     @property
     def k_cut(self) -> int:
         """What K is cut at multiples of: a block, or anything where a row has one scale."""
-        return self.k_multiple if self.has_whole_rows else self.block_k
+        return self.k_multiple if self.has_whole_rows else max(self.block_k, self.k_multiple)
 
     @property
     def cut(self) -> int:
@@ -84,11 +97,11 @@ class Format:
         return 1 if self.has_whole_rows else (k + self.block_k - 1) // self.block_k
 
     def scales_of(self, shape) -> tuple[int, ...]:
-        """Returns the shape of the plain scales of a tensor of `shape`."""
+        """Returns the shape of the plain scales of a tensor of `shape`, as they are held."""
         *lead, k = shape
         if self.block_rows > 1:
             lead[-1] = (lead[-1] + self.block_rows - 1) // self.block_rows
-        return (*lead, self.k_blocks(k))
+        return (*lead, self.k_blocks(k) + self.scale_row_bytes // self.scale_bytes)
 
     def packed_bytes(self, count: int) -> int:
         """Returns the bytes that `count` codes occupy."""
@@ -130,12 +143,12 @@ class Layout:
         return self._scale_tile(fmt)[0]
 
     def _scale_tile(self, fmt: Format) -> tuple[int, int]:
-        return (1, 1) if fmt.has_float_scales else (self.scale_row_multiple, self.scale_k_multiple)
+        return (1, 1) if fmt.keeps_scales else (self.scale_row_multiple, self.scale_k_multiple)
 
     def storage(self, rows: int, k: int, fmt: Format) -> tuple[tuple[int, int], tuple[int, int]]:
         """Returns the shapes of codes and scales that hold a `[rows, k]` operand."""
         codes = (ceil_to(rows, self.row_multiple), fmt.packed_bytes(k))
-        if fmt.has_float_scales:
+        if fmt.keeps_scales:
             return codes, fmt.scales_of((rows, k))
         blocks = ceil_to(k // fmt.block_k, self.scale_k_multiple)
         return codes, (ceil_to(rows, self.scale_row_multiple), blocks)
@@ -232,7 +245,7 @@ class Facts:
         found = next((row for row in self.layouts.values() if row.device == name != ""), None)
         if found and fmt:
             row = self.formats[fmt]
-            is_read = found.has_float_scales or not row.has_float_scales
+            is_read = found.has_float_scales or not row.keeps_scales
             return found if is_read and k % found.k_multiple(row) == 0 else self.plain
         return found
 
@@ -271,10 +284,12 @@ def activations_for(device: str | torch.device, weights: str = DEFAULT_FORMAT) -
 
     A CPU multiplies four and eight bits at the same speed, and eight leave a tenth of the error;
     the matrix cores of a GPU are faster with four. By FP8 with float scales, what its checkpoints
-    mean: the same.
+    mean: the same; by NVFP4 floats, which every device multiplies exactly.
     """
     if (fmt := facts().formats[weights]).has_float_scales:
         return of_kind(fmt, 1)
+    if fmt.has_tensor_scales:
+        return KEPT_FLOATS
     return "mxint8" if str(device).partition(":")[0] == "cpu" else DEFAULT_FORMAT
 
 

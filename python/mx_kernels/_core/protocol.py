@@ -122,6 +122,7 @@ class Quantize(NamedTuple):
     rounding: int
     codes: int
     scales: int
+    tensor_scales: int
 
 
 class Dequantize(NamedTuple):

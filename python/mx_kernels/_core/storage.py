@@ -2,6 +2,7 @@
 
     codes     u8, densely packed; plain: [..., packed K]
     scales    u8 or f32, one a block; plain: [..., blocks below each other, blocks of K]
+              u8, those of a row and four bytes of its float32, of formats with tensor scales
 
 What an operand of a format and a layout occupies, the tables say; that two arrays are such an
 operand, the checks here. Each raises with what was found and what is expected.
@@ -97,6 +98,26 @@ def as_scales(array: Array, fmt: Format) -> Tensor:
         call = "scales.contiguous()" if is_torch else "np.ascontiguousarray(scales)"
         raise ValueError(f"scales: got a non-contiguous array, expected a contiguous one: {call}")
     return array if is_torch else tensor_over(array)
+
+
+def with_tensor_scale(scales: Array, tensor_scale, fmt: Format) -> Tensor:
+    """Joins E4M3 scales [..., blocks] and tensor scales, one or [...], to what a tensor holds.
+
+    Raises:
+        TypeError, ValueError: as `as_bytes` does, and where the tensor scales do not fit.
+    """
+    if not fmt.has_tensor_scales:
+        raise ValueError(f"tensor_scale: got one with {fmt.name}, whose scales need none")
+    scales = as_bytes(scales, "scales", fmt.scale)
+    given = torch.as_tensor(tensor_scale, dtype=torch.float32, device=scales.device)
+    try:
+        given = given.expand(scales.shape[:-1]).contiguous()
+    except RuntimeError as error:
+        raise ValueError(
+            f"tensor_scale: got shape {show(given.shape)}, expected one number, or "
+            f"{show(scales.shape[:-1])}, one for each row of scales {show(scales.shape)}"
+        ) from error
+    return torch.cat([scales, given.unsqueeze(-1).view(torch.uint8)], -1)
 
 
 def check_pair(codes: Tensor, scales: Tensor) -> None:

@@ -36,7 +36,8 @@ LINEAR_BIAS, MATMUL_BIAS = 6, 8
 
 
 _SCHEMAS = {
-    "quantize": "(Tensor x, str format, str rounding) -> (Tensor, Tensor)",
+    "quantize": "(Tensor x, str format, str rounding, Tensor? tensor_scale=None)"
+    " -> (Tensor, Tensor)",
     "dequantize": "(Tensor codes, Tensor scales, SymInt[] shape, str format, str layout,"
     " ScalarType dtype) -> Tensor",
     "relayout": "(Tensor codes, Tensor scales, SymInt rows, str format, str source, str target)"
@@ -65,13 +66,15 @@ def weights_of(codes, scales, format, layout, n):
     return MXTensor(codes, scales, shape=(*codes.shape[:-2], n, k), format=format, layout=layout)
 
 
-def _quantize(x, format, rounding):
+def _quantize(x, format, rounding, tensor_scale=None):
     fmt, code, _ = checks.check_quantize(x, format, rounding)
-    return calls.quantize(x, fmt, code)
+    given = checks.check_tensor_scale(tensor_scale, x, fmt)
+    return calls.quantize(x, fmt, code, given)
 
 
-def _quantize_fake(x, format, rounding):
+def _quantize_fake(x, format, rounding, tensor_scale=None):
     fmt, *_ = checks.check_quantize(x, format, rounding)
+    checks.check_tensor_scale(tensor_scale, x, fmt, is_fake=True)
     lead, k = x.shape[:-1], x.shape[-1]
     codes = x.new_empty((*lead, fmt.packed_bytes(k)), dtype=torch.uint8)
     return codes, x.new_empty(fmt.scales_of(x.shape), dtype=fmt.scale_dtype)
