@@ -74,10 +74,10 @@ def main(
     if record and results:
         raise typer.BadParameter("--record says where results go: drop --results")
     folder = results or (RESULTS if record else TRIAL_RESULTS)
-    if target in targets.SIMULATED:
+    if target in targets.WITH_OWN_ROWS:
         if threads or only or not model:
             raise typer.BadParameter(f"--threads, --only and --no-model mean nothing to {target}")
-        simulate(target, quick, folder, record, console)
+        measure_here(target, quick, folder, record, console)
         console.print(f"{time.monotonic() - start:.0f} s in all")
         return
     try:
@@ -107,13 +107,14 @@ def main(
     console.print(f"{time.monotonic() - start:.0f} s in all")
 
 
-def simulate(target: str, quick: bool, folder: Path, record: bool, console: Console) -> None:
-    """Runs a target on its timing model and reports the rows."""
+def measure_here(target: str, quick: bool, folder: Path, record: bool, console: Console) -> None:
+    """Runs a target that has rows of its own kind, in this process, and reports them."""
     if record and quick:
         raise typer.BadParameter("--record takes a complete run: drop --quick")
-    origin = Origin(f"{target}, simulated", device.describe_commit(), device.today())
+    on = f"{target}, simulated" if target in targets.SIMULATED else device.describe_cpu()
+    origin = Origin(on, device.describe_commit(), device.today())
     module = targets.load(target)
-    rows = list(module.simulate(origin, console.print, quick=quick))
+    rows = list(module.measure_rows(origin, console.print, quick=quick))
     for table in module.tables(rows):
         console.print(table.to_rich())
     path = folder / f"{target}.csv"

@@ -5,9 +5,10 @@ A target module has `measure(plan, origin, report)`, which hands every row to
 imported only inside a worker process, after that was pinned to its cores. To add
 a device, write its module and list it in `MODULES`.
 
-A target of `SIMULATED` is a device that is not here. Its module has `simulate(origin,
-progress, quick=)`, which yields rows of a timing model, and `tables(rows)`; without a page it has
-`text(rows)` too. Threads mean nothing to it.
+A target of `WITH_OWN_ROWS` is no device whose products are timed: a timing model of one that is not
+here, or the accuracy of a model. Its module has `measure_rows(origin, progress, quick=)`, which
+yields rows of its own kind, and `tables(rows)`; without a page it has `text(rows)` too. It runs in
+the process of the command; threads mean nothing to it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ SIMULATED_EIGHT_BITS = "gfx950-eight-bits"
 """The target whose rows are products of eight-bit codes, on that model."""
 SIMULATED_AITER = "gfx950-aiter"
 """The target whose rows are products beside AITER's tuned tiles, on that model."""
-WITHOUT_PAGE = (SWEEP, EXPERTS, SIMULATED_EXPERTS, SIMULATED_EIGHT_BITS, SIMULATED_AITER)
+ACCURACY = "accuracy"
+"""What formats cost a language model."""
+WITHOUT_PAGE = (SWEEP, EXPERTS, ACCURACY, SIMULATED_EXPERTS, SIMULATED_EIGHT_BITS, SIMULATED_AITER)
 """Targets whose tables are only in bench/results."""
 WITH_MODEL = ("cpu",)
 """Targets that run the sentence encoder too."""
@@ -50,7 +53,9 @@ SIMULATED = {
     SIMULATED_EIGHT_BITS: "bench.targets.gfx950_eight_bits",
     SIMULATED_AITER: "bench.targets.gfx950_aiter",
 }
-"""The same for targets that are simulated."""
+"""Target name and its module, of those that are simulated."""
+WITH_OWN_ROWS = {ACCURACY: "bench.targets.accuracy", **SIMULATED}
+"""The same of all whose rows are no `Row`."""
 
 EIGHT_BIT = ("mxfp8", "mxfp8_e5m2", "mxint8")
 """Formats beside MXFP4 that activations can be rounded to."""
@@ -95,11 +100,11 @@ def load(name: str) -> ModuleType:
         ValueError: if there is no such target.
     """
     check(name)
-    return importlib.import_module({**MODULES, **SIMULATED}[name])
+    return importlib.import_module({**MODULES, **WITH_OWN_ROWS}[name])
 
 
 def check(name: str) -> None:
     """Raises ValueError, with the names there are, unless `name` is a target."""
-    known = [*MODULES, *SIMULATED]
+    known = [*MODULES, *WITH_OWN_ROWS]
     if name not in known:
         raise ValueError(f"unknown target {name!r}, expected one of: {', '.join(known)}")

@@ -22,7 +22,7 @@ from bench.targets import gfx950_hardware as hardware
 from gfx950.timing import Profile
 from gfx950.timing.parameters import Machine
 
-__all__ = ["simulate", "tables"]
+__all__ = ["measure_rows", "tables"]
 
 SHAPES = (*NAMED_SHAPES, Shape(4096, 4096, 4096), Shape(8192, 8192, 8192))
 FOUR_BIT_OPS = ("linear", "matmul", "quantize")
@@ -32,7 +32,7 @@ FLOPS_PER_CYCLE = {"linear": 4096, "matmul": 4096, "linear_mxfp8": 2048, "linear
 """Of a SIMD, by what is multiplied."""
 
 
-def simulate(
+def measure_rows(
     origin: Origin, progress: Callable[[str], None], *, quick: bool = False
 ) -> Iterator[SimulatedRow]:
     """Yields a row for each operation, shape and system."""

@@ -8,13 +8,13 @@ from bench.rows import Origin
 from bench.simulated import tuned_tiles
 from bench.simulated.tuned_tiles import TileRow, tables, text
 
-__all__ = ["simulate", "tables", "text"]
+__all__ = ["measure_rows", "tables", "text"]
 
 QUICK_EVERY = 20
 """One shape in so many is timed in a trial run."""
 
 
-def simulate(
+def measure_rows(
     origin: Origin, progress: Callable[[str], None], *, quick: bool = False
 ) -> Iterator[TileRow]:
     """Yields a row for each shape."""

@@ -8,12 +8,12 @@ from bench.rows import Origin
 from bench.simulated import eight_bits
 from bench.simulated.eight_bits import ProductRow, tables, text
 
-__all__ = ["simulate", "tables", "text"]
+__all__ = ["measure_rows", "tables", "text"]
 
 QUICK_ROWS = (1, 256)
 
 
-def simulate(
+def measure_rows(
     origin: Origin, progress: Callable[[str], None], *, quick: bool = False
 ) -> Iterator[ProductRow]:
     """Yields a row for each format and shape."""

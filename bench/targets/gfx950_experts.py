@@ -8,10 +8,10 @@ from bench.rows import Origin
 from bench.simulated import experts
 from bench.simulated.experts import LayerRow, tables, text
 
-__all__ = ["simulate", "tables", "text"]
+__all__ = ["measure_rows", "tables", "text"]
 
 
-def simulate(
+def measure_rows(
     origin: Origin, progress: Callable[[str], None], *, quick: bool = False
 ) -> Iterator[LayerRow]:
     """Yields a row for each model and number of tokens."""

@@ -241,7 +241,7 @@ def test_a_gpu_that_is_here_is_timed_instead_of_the_model(monkeypatch):
     asked = []
     monkeypatch.setattr(hardware, "measure", lambda *a, **kw: asked.append(a) or iter([]))
     pretend_gpu(monkeypatch, "gfx950:sramecc+:xnack-")
-    assert list(target.simulate(ORIGIN, print)) == []
+    assert list(target.measure_rows(ORIGIN, print)) == []
     ((origin, shapes, _),) = asked
     assert origin.device == "a GPU" and shapes == target.SHAPES
     pretend_gpu(monkeypatch, "gfx942")
