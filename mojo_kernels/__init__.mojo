@@ -64,7 +64,7 @@ Hopper's builds on the room of any GPU.
         threads.mojo          tasks on the OpenMP team of the process
         max_runtime.mojo      tasks on MAX's own runtime
         scratch.mojo          working memory that outlives a call
-        bytes/                MXFP4 x MXFP4: an integer dot product a block
+        bytes/                small integers on both sides: an integer dot product a block
             kernel.mojo           which problems, and the launch
             activations.mojo      blocks, expanded to signed bytes
             integers.mojo         elements as integers, weights as unsigned bytes

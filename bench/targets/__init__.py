@@ -57,10 +57,10 @@ SIMULATED = {
 WITH_OWN_ROWS = {ACCURACY: "bench.targets.accuracy", **SIMULATED}
 """The same of all whose rows are no `Row`."""
 
-EIGHT_BIT = ("mxfp8", "mxfp8_e5m2", "mxint8")
-"""Formats beside MXFP4 that activations can be rounded to."""
-QUANTIZERS = ("quantize", *(f"quantize {format}" for format in EIGHT_BIT))
-PRODUCTS = ("matmul", "linear", "linear mxint8", "linear mxfp8", "linear bf16")
+WIDER = {"mxfp8": 8, "mxfp8_e5m2": 8, "mxint8": 8, "mxfp6": 6}
+"""Formats beside MXFP4 that activations can be rounded to, and the bits of a code."""
+QUANTIZERS = ("quantize", *(f"quantize {format}" for format in WIDER))
+PRODUCTS = ("matmul", "linear", "linear mxint8", "linear mxfp6", "linear mxfp8", "linear bf16")
 OPS = (*QUANTIZERS, *PRODUCTS)
 
 

@@ -2,7 +2,7 @@
 
 For each shape the operands are made once, every product is compared with the float32 one, and
 then all take turns (`bench.timing`). Times of `linear` include rounding the bfloat16 activations
-to MXFP4, those of `linear mxint8` and `linear mxfp8` to eight bits; times of peers that quantize
+to MXFP4, those of `linear mxint8` and others to what they name; times of peers that quantize
 include it too, from float32. `linear bf16` leaves the activations as they are. A peer's rows
 belong to that of our modes which is as accurate. Where there are more threads, ours takes turns
 with itself on one. Rates are 2 M N K a second, for the quantizers the bytes of their bfloat16
@@ -25,7 +25,7 @@ from bench.problem import Errors, Problem
 from bench.roofline import Roofline
 from bench.rows import OURS, Origin, Row
 from bench.shapes import QUANTIZE_SHAPE, SMALLEST_SHAPE, Shape
-from bench.targets import EIGHT_BIT, Plan, Reporter
+from bench.targets import WIDER, Plan, Reporter
 from bench.timing import Competitor, Timing
 
 BF16_BYTES = 2
@@ -41,6 +41,7 @@ OUR_PRODUCTS = {
     "matmul": (OURS, "MXFP4 weights and MXFP4 activations"),
     "linear": (OURS, "MXFP4 weights and MXFP4 activations"),
     "linear mxint8": (OURS, "MXFP4 weights and MXINT8 activations"),
+    "linear mxfp6": (OURS, "MXFP4 weights and MXFP6 activations"),
     "linear mxfp8": (OURS, "MXFP4 weights and MXFP8 activations"),
     "linear bf16": (OURS, "MXFP4 weights and bfloat16 activations"),
 }
@@ -50,7 +51,7 @@ OUR_QUANTIZERS = {
     "quantize": ("mxfp4", (OURS, "MXFP4 from bfloat16")),
     **{
         f"quantize {format}": (format, (OURS, f"{format.upper()} from bfloat16"))
-        for format in EIGHT_BIT
+        for format in WIDER
     },
 }
 
@@ -157,6 +158,7 @@ class CpuBench:
             "matmul": lambda: mx.matmul(x_mx, weight),
             "linear": lambda: mx.linear(x, weight),
             "linear mxint8": lambda: mx.linear(x, weight, activations="mxint8"),
+            "linear mxfp6": lambda: mx.linear(x, weight, activations="mxfp6"),
             "linear mxfp8": lambda: mx.linear(x, weight, activations="mxfp8"),
             "linear bf16": lambda: mx.linear(x, weight, activations="bf16"),
         }
@@ -188,7 +190,8 @@ class CpuBench:
         m, n, k = shape
         packed_bytes = k // 2 + k // BLOCK
         if op in OUR_QUANTIZERS:
-            out_bytes = packed_bytes if op == "quantize" else k + k // BLOCK
+            format, _ = OUR_QUANTIZERS[op]
+            out_bytes = k * WIDER.get(format, 4) // 8 + k // BLOCK
             return self.roofline.least_us(num_bytes=m * (BF16_BYTES * k + out_bytes))
         x_bytes = packed_bytes if op == "matmul" else BF16_BYTES * k
         num_bytes = m * x_bytes + n * packed_bytes + BF16_BYTES * m * n

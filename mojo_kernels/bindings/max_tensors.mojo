@@ -103,11 +103,19 @@ struct StoredSizes(TrivialRegisterPassable):
         if k <= 0 or k % K_MULTIPLE != 0:
             raise Error(String("got K = ", k, ", expected a positive multiple of ", K_MULTIPLE))
         var shape = OperandShape(rows, k)
+        var row_bytes = shape.row_bytes[format]()
+        if row_bytes % Layout.BYTE_MULTIPLE != 0:
+            raise Error(
+                String(
+                    t"got {row_bytes} bytes of codes a row, expected a multiple of "
+                    t"{Layout.BYTE_MULTIPLE} for layout {Layout.NAME}"
+                )
+            )
         var scales = IndexList[2](scale_rows[Layout](shape), scale_blocks[Layout, format](shape))
         comptime if format.scale == Scale.FLOAT32:
             comptime BLOCK = format.block()
             scales = IndexList[2](BLOCK.row_blocks(rows), BLOCK.k_blocks(k))
-        return Self(IndexList[2](code_rows[Layout](shape), shape.row_bytes[format]()), scales)
+        return Self(IndexList[2](code_rows[Layout](shape), row_bytes), scales)
 
 
 def check_scale_dtype[format: Format, dtype: DType]():

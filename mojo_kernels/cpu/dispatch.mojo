@@ -1,6 +1,6 @@
 """Which kernel of the CPU computes a product: the first of the list that supports it.
 
-    bytes     MXFP4 and MXINT8, with each other
+    bytes     MXFP4, MXFP6 and MXINT8, with each other
     floats    everything else, and slower
 """
 

@@ -178,7 +178,9 @@ def decoding_of[Tiles: WeightTiles]() -> Decoding:
         return Decoding.DEAR
     if Tiles.IS_FAST and element == Element.E2M1:
         return Decoding.OF_NIBBLES
-    return Decoding.OF_BYTES if Tiles.IS_FAST and element.is_integer() else Decoding.DEAR
+    if Tiles.IS_FAST and (element.is_integer() or element == Element.E2M3):
+        return Decoding.OF_BYTES
+    return Decoding.DEAR
 
 
 @fieldwise_init
@@ -271,17 +273,22 @@ struct CpuTiles[weight_format: Format](WeightTiles):
 @always_inline
 def four_codes[Tiles: WeightTiles, //, quad: Int](tiles: Tiles, codes: Tiles.Codes) -> Words:
     """Returns the codes of elements 4 * quad .. 4 * quad + 3 of each row, a byte each."""
-    comptime BITS = Tiles.format.element.bits
-    comptime if BITS == 8:
+    comptime if Tiles.format.element.bits == 8:
         return tiles.vector[quad](codes)
     else:
-        comptime assert BITS == 6, "codes of four bits are taken apart by their nibbles"
-        comptime BYTES = 3
-        comptime word, byte = divmod(BYTES * quad, RUN_BYTES)
-        var packed = tiles.vector[word](codes) >> UInt32(8 * byte)
-        comptime if byte + BYTES > RUN_BYTES:
-            packed |= tiles.vector[word + 1](codes) << UInt32(8 * (RUN_BYTES - byte))
-        return spread_sixes(packed)
+        return spread_sixes(four_sixes[quad](tiles, codes))
+
+
+@always_inline
+def four_sixes[Tiles: WeightTiles, //, quad: Int](tiles: Tiles, codes: Tiles.Codes) -> Words:
+    """Returns the same six-bit codes in 24 bits; what lies above does not matter."""
+    comptime assert Tiles.format.element.bits == 6, "others are bytes, or nibbles"
+    comptime BYTES = 3
+    comptime word, byte = divmod(BYTES * quad, RUN_BYTES)
+    var packed = tiles.vector[word](codes) >> UInt32(8 * byte)
+    comptime if byte + BYTES > RUN_BYTES:
+        packed |= tiles.vector[word + 1](codes) << UInt32(8 * (RUN_BYTES - byte))
+    return packed
 
 
 trait GranuleReader:

@@ -1,9 +1,9 @@
 """Encoding and decoding as a GPU thread does it: eight neighbours at a time.
 
-A chunk is eight neighbouring elements of a row, in four bytes of codes for every four bits of an
-element. Four lanes hold a block, so that a warp reads and writes contiguous memory and a block's
-maximum is two shuffles away. Every step is exact or rounds once, like `numbers`, and gives the
-same bits.
+A chunk is eight neighbouring elements of a row, in as many bytes as an element has bits: of six-bit
+codes a word and a half. Four lanes hold a block, so that a warp reads and writes contiguous memory
+and a block's maximum is two shuffles away. Every step is exact or rounds once, like `numbers`, and
+gives the same bits.
 
 Elements are arguments: where one is a constant the compiler folds it, and where formats are known
 only at run time one code serves them all. An integer element is taken for a float without
@@ -12,8 +12,10 @@ multiplied by their inverse, and more lanes share one.
 """
 
 from max.gpu.primitives.warp import shuffle_xor
+from std.math import ceildiv
 from std.memory import bitcast
 
+from ..layouts import RUN_BYTES
 from ..numbers.elements import Element
 from ..numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
 from ..numbers.formats import FORMATS, Format
@@ -32,6 +34,10 @@ comptime ANY_BITS = 0
 """Stands for elements whose bits are known at run time."""
 comptime WORD_BITS = 32
 """Bits of a word of packed codes, which no layout separates."""
+comptime CHUNK_WORDS[bits: Int] = ceildiv(CHUNK * bits, WORD_BITS)
+"""Words that hold the packed codes of a chunk."""
+comptime ChunkWords[bits: Int] = SIMD[DType.uint32, CHUNK_WORDS[bits]]
+"""The packed codes of a chunk, the first one in the lowest bits of the first word."""
 
 
 @always_inline
@@ -240,23 +246,51 @@ def rounded_over(x: Chunk, scale: Float32, element: Element) -> Chunk:
 
 
 @always_inline
-def pack[bits: Int](codes: Codes) -> SIMD[DType.uint32, CHUNK * bits // WORD_BITS]:
+def pack[bits: Int](codes: Codes) -> ChunkWords[bits]:
     """Packs codes that have nothing above their bits."""
-    comptime PER_WORD = WORD_BITS // bits
-    var words = SIMD[DType.uint32, CHUNK * bits // WORD_BITS](0)
+    var words = ChunkWords[bits](0)
     comptime for i in range(CHUNK):
-        words[i // PER_WORD] |= codes[i] << UInt32(bits * (i % PER_WORD))
+        comptime word, shift = divmod(bits * i, WORD_BITS)
+        words[word] |= codes[i] << UInt32(shift)
+        comptime if shift + bits > WORD_BITS:
+            words[word + 1] |= codes[i] >> UInt32(WORD_BITS - shift)
     return words
 
 
 @always_inline
-def unpack[bits: Int](words: SIMD[DType.uint32, CHUNK * bits // WORD_BITS]) -> Codes:
+def unpack[bits: Int](words: ChunkWords[bits]) -> Codes:
     """Spreads packed codes, one to a word."""
-    comptime PER_WORD = WORD_BITS // bits
     var codes = Codes()
     comptime for i in range(CHUNK):
-        codes[i] = words[i // PER_WORD] >> UInt32(bits * (i % PER_WORD))
+        comptime word, shift = divmod(bits * i, WORD_BITS)
+        codes[i] = words[word] >> UInt32(shift)
+        comptime if shift + bits > WORD_BITS:
+            codes[i] |= words[word + 1] << UInt32(WORD_BITS - shift)
     return codes
+
+
+@always_inline
+def first_run_of_chunk[bits: Int](chunk: Int) -> Int:
+    """Returns the run of a row that a chunk's codes begin in; a second one may follow."""
+    return chunk * CHUNK * bits // 8 // RUN_BYTES
+
+
+@always_inline
+def words_of_runs[bits: Int](runs: ChunkWords[bits], chunk: UInt32) -> ChunkWords[bits]:
+    """Returns the packed codes of a chunk from the runs that it lies in, zeros behind.
+
+    Odd chunks of six-bit codes begin in the middle of a run.
+    """
+    comptime if CHUNK * bits % WORD_BITS == 0:
+        return runs
+    else:
+        comptime HALF = UInt32(WORD_BITS // 2)
+        var words = runs
+        words[1] = runs[1] & ((1 << HALF) - 1)
+        if chunk % 2 == 1:
+            words[0] = (runs[0] >> HALF) | (runs[1] << HALF)
+            words[1] = runs[1] >> HALF
+        return words
 
 
 @always_inline

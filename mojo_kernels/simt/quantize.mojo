@@ -28,8 +28,11 @@ from ..problem import ANY, may_be
 from .arguments import carry_of
 from .codec import (
     BLOCK,
+    CHUNK_WORDS,
     Chunk,
+    Codes,
     LANES_PER_BLOCK,
+    WORD_BITS,
     amax_of_lanes,
     decode_chunk,
     element_of,
@@ -49,7 +52,7 @@ comptime WARP_THREADS = 32
 """Threads that share a block with a float scale; wider hardware warps split."""
 comptime LOG2_WARP = 5
 """The same, as an exponent."""
-comptime CODE_BITS = [4, 8]
+comptime CODE_BITS = [4, 6, 8]
 """Bits of a code, of any format: an instance of a kernel each."""
 
 
@@ -90,6 +93,20 @@ def load_chunk[dtype: DType, //, aligned: Bool](x: Matrix[dtype], row: Int, colu
         return values
 
 
+@always_inline
+def store_chunk[bits: Int](first: DevicePointer[DType.uint32], chunk: Int, codes: Codes):
+    """Stores the codes of a chunk, behind those of the chunks before it."""
+    var words = pack[bits](codes)
+    comptime WORDS = CHUNK_WORDS[bits]
+    comptime if CHUNK * bits == WORDS * WORD_BITS:
+        rows_of(first, WORDS).store[alignment=4 * WORDS](Coord(chunk, 0), words)
+    else:
+        comptime HALVES = CHUNK * bits // 16
+        comptime for i in range(HALVES):
+            var half = (words[i // 2] >> UInt32(i % 2 * 16)).cast[DType.uint16]()
+            rows_of(first.unsafe_bitcast[UInt16](), HALVES)[chunk, i] = half
+
+
 def quantize_chunks[
     dtype: DType, bits: Int, aligned: Bool
 ](
@@ -118,10 +135,8 @@ def quantize_chunks[
     var element = element_of[bits](format)
     var scale = scale_of_block(values, carry, element)
     if in_range:
-        comptime WORDS = CHUNK * bits // 32
-        rows_of(codes, WORDS).store[alignment=4 * WORDS](
-            Coord(chunk, 0),
-            pack[bits](encode_chunk[dtype != DType.float32](values, scale, element)),
+        store_chunk[bits](
+            codes, chunk, encode_chunk[dtype != DType.float32](values, scale, element)
         )
         if chunk % LANES_PER_BLOCK == 0:
             flat_of(scales)[chunk // LANES_PER_BLOCK] = scale.cast[DType.uint8]()
@@ -162,14 +177,11 @@ def quantize_float_blocks[
     if lane == 0:
         flat_of(scales)[warp] = scale
 
-    comptime WORDS = CHUNK * BITS // 32
     for i in range(lane, num_rows * num_chunks, WARP_THREADS):
         var row, chunk = divmod(i, num_chunks)
         var values = load_chunk[aligned](source, first_row + row, (first_chunk + chunk) * CHUNK)
         var place = (first_row + row) * chunks_per_row + first_chunk + chunk
-        rows_of(codes, WORDS).store[alignment=4 * WORDS](
-            Coord(place, 0), pack[BITS](encode_over(values, scale, element))
-        )
+        store_chunk[BITS](codes, place, encode_over(values, scale, element))
 
 
 def quantize[

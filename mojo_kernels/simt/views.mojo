@@ -23,7 +23,8 @@ from ..numbers.formats import BlockShape
 from ..operands import Flat, Matrix
 from ..schedule.clusters import GridRows
 from ..schedule.tiles import Tile
-from .codec import ANY_BITS, BLOCK, Codes, WORD_BITS, unpack
+from .codec import ANY_BITS, BLOCK, CHUNK_WORDS, ChunkWords, Codes
+from .codec import first_run_of_chunk, unpack, words_of_runs
 from .host import BFLOAT16, CHUNK, FLOAT16, VECTOR_BYTES
 
 comptime NO_END = Int.MAX
@@ -132,14 +133,16 @@ struct PackedRows[Layout: OperandLayout](TrivialRegisterPassable):
         comptime if bits == ANY_BITS:
             if element.bits == 4:
                 return self.chunk[4, alignment](element, row, chunk)
+            if element.bits == 6:
+                return self.chunk[6, alignment](element, row, chunk)
             return self.chunk[8, alignment](element, row, chunk)
         else:
-            comptime RUNS = CHUNK * bits // 8 // RUN_BYTES
-            var words = SIMD[DType.uint32, CHUNK * bits // WORD_BITS]()
-            comptime for i in range(RUNS):
-                var run = self.load_run[alignment](row, chunk * RUNS + i, self.k * bits // 8)
-                words[i] = bitcast[DType.uint32, 1](run)[0]
-            return unpack[bits](words)
+            var first, row_bytes = first_run_of_chunk[bits](chunk), self.k * bits // 8
+            var runs = ChunkWords[bits]()
+            comptime for i in range(CHUNK_WORDS[bits]):
+                var run = self.load_run[alignment](row, first + i, row_bytes)
+                runs[i] = bitcast[DType.uint32, 1](run)[0]
+            return unpack[bits](words_of_runs[bits](runs, UInt32(chunk)))
 
     @always_inline
     def scale(self, row: Int, block: Int) -> UInt8:

@@ -4,8 +4,8 @@ A tensor for torch: it has a logical shape and a float dtype, moves, slices, sav
 parameter of a module. What it holds are two tensors of bytes:
 
     logical   [..., K] numbers
-    codes     u8, densely packed; plain: [..., K] bytes of codes of 8 bits, [..., K/2] of 4,
-              the even k in the low nibble
+    codes     u8, densely packed; plain: [..., K] bytes of codes of 8 bits, [..., 3K/4] of 6,
+              [..., K/2] of 4, the first k in the lowest bits
     scales    u8, one E8M0 exponent a block of K; plain: [..., K/32]
               f32 of FP8 with float scales, in every layout as in the plain one: [..., 1],
               [..., blocks of K], or a block of several rows [..., blocks of N, blocks of K]
@@ -130,7 +130,7 @@ class MXTensor(Tensor):
                 raise ValueError(f"{what}: got {name!r}, expected {' or '.join(known)}")
         dtype = facts().torch_dtypes[float_code(dtype, "dtype")]
         row = facts().formats[format]
-        is_a_byte = layout == facts().plain.name and row.elements(1) == 1
+        is_a_byte = layout == facts().plain.name and row.packed_bytes(1) == 1
         codes = as_bytes(codes, "codes", row.element, or_columns=is_a_byte)
         if tensor_scale is not None:
             scales = with_tensor_scale(scales, tensor_scale, row)

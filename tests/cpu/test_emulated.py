@@ -143,10 +143,10 @@ def test_dequantize(programs, tmp_path, rng, kind):
     for format in FORMATS:
         for layout in LAYOUTS:
             for dtype in DTYPES:
-                operand = stored(image, rng, 50, 544, format, layout)
+                operand = stored(image, rng, 50, 576, format, layout)
                 label = f"{format}, {layout}, {dtype}"
-                out = image.result(label, (50, 544), NUMPY_DTYPES[dtype])
-                image.call("dequantize", *operand, 50, 544, out, table.dtypes[dtype])
+                out = image.result(label, (50, 576), NUMPY_DTYPES[dtype])
+                image.call("dequantize", *operand, 50, 576, out, table.dtypes[dtype])
     image.agree(programs(kind), tmp_path / "image")
 
 
@@ -157,12 +157,12 @@ def test_relayout(programs, tmp_path, rng, kind):
         fmt = table.formats[format]
         for layout in LAYOUTS:
             for target in table.layouts.values():
-                codes, scales, *_ = stored(image, rng, 50, 544, format, layout)
+                codes, scales, *_ = stored(image, rng, 50, 576, format, layout)
                 source = (codes, scales, table.layouts[layout].code)
                 label = f"{format}, {layout} to {target.name}"
-                shapes = zip(("codes", "scales"), target.storage(50, 544, fmt), strict=True)
+                shapes = zip(("codes", "scales"), target.storage(50, 576, fmt), strict=True)
                 out = [image.result(f"{what} of {label}", shape) for what, shape in shapes]
-                image.call("relayout", *source, *out, target.code, fmt.code, 50, 544)
+                image.call("relayout", *source, *out, target.code, fmt.code, 50, 576)
     image.agree(programs(kind), tmp_path / "image")
 
 

@@ -6,6 +6,8 @@ What float64 and float32 make of the sums differs by format:
 
     one block's products   multiples of   at most       bits of the sum
     E2M1 x E2M1            2**-2          36            13: exact in float32
+    E2M3 x E2M3            2**-6          56.25         17: exact in float32
+    E3M2 x E3M2            2**-8          784           23: exact in float32
     INT8 x INT8            2**-12         4 (-2 * -2)   19: exact in float32
     E4M3 x E4M3            2**-18         2**17.7       41: exact in float64
     E5M2 x E5M2            2**-32         2**31.7       69: exact in neither

@@ -25,6 +25,7 @@ from cases import (
     LAYOUTS,
     NUMPY_DTYPES,
     finite_codes,
+    layout_of_rows,
     pack,
     random_operand,
     same_bits,
@@ -126,8 +127,10 @@ def check_product(a, w, layout="plain", seed=0, **arguments):
 @pytest.mark.parametrize("right", RIGHT)
 def test_every_format_in_every_layout_at_the_edges_of_tiles(rng, right, layout):
     index = RIGHT.index(right) + 3 * list(LAYOUTS).index(layout)
-    left = LEFT[index % len(LEFT)]
-    check_product(*operands(rng, SHAPES[index % len(SHAPES)], left, right), layout, seed=index)
+    left, (m, n, k) = LEFT[index % len(LEFT)], SHAPES[index % len(SHAPES)]
+    if layout_of_rows(k, layout, right) != layout:
+        k += oracle.BLOCK
+    check_product(*operands(rng, (m, n, k), left, right), layout, seed=index)
 
 
 @pytest.mark.parametrize("left, right", [("mxfp8", "mxfp4"), ("fp8_block", "fp8_block_2d")])
@@ -150,7 +153,7 @@ def test_no_order_of_warps_changes_a_bit(rng):
             same_bits(other, first)
 
 
-@pytest.mark.parametrize("right", ["mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8"])
+@pytest.mark.parametrize("right", ["mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8", "mxfp6"])
 def test_tiles_of_twice_the_rows(rng, right):
     """There are 96 of them, two above each other; the first four are run."""
     m, n, k, groups = 130, 6100, 160, 4
@@ -176,10 +179,10 @@ def test_every_result_and_bias(rng, out, bias_dtype):
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
-@pytest.mark.parametrize("right", ["mxfp4", "mxint8", "fp8_block_2d"])
+@pytest.mark.parametrize("right", ["mxfp4", "mxint8", "fp8_block_2d", "mxfp6_e3m2"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_activations_that_stay_floats(rng, dtype, right, way):
-    m, n, k = 33, 65, 160
+    m, n, k = 33, 65, 192
     w, bias = operand(rng, n, k, right), torch_of(rng.standard_normal(n), dtype)
     x = torch_of(rng.standard_normal((m, k + 8)), dtype)
     first = DTYPES.index(dtype) * 4  # The second of them is not at a multiple of sixteen bytes.
@@ -345,7 +348,8 @@ def test_an_infinite_scale_makes_nan_of_products_of_both_signs(rng, pair):
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
-@pytest.mark.parametrize("m, pair", [(16, ("mxfp4", "mxfp4")), (3, ("fp8_block", "mxint8"))])
+@pytest.mark.parametrize("m, pair", [(16, ("mxfp4", "mxfp4")), (3, ("fp8_block", "mxint8")),
+                                     (2, ("mxfp6", "mxfp6_e3m2"))])  # fmt: skip
 def test_few_rows_of_a_short_k(rng, m, pair, way):
     a, w = operands(rng, (m, 37, 256), *pair)
     recorded = calls.multiply(a.stored(), w.stored("preshuffled_cuda"), out_dtype=torch.float32,
@@ -368,7 +372,7 @@ def test_weights_at_an_odd_address(rng):
 
 @pytest.mark.parametrize("rounding", ["even", "rceil"])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("format", ["mxfp4", "mxfp8_e5m2", "fp8", "fp8_block_2d"])
+@pytest.mark.parametrize("format", ["mxfp4", "mxfp8_e5m2", "mxfp6", "fp8", "fp8_block_2d"])
 def test_quantize_gives_the_oracles_bits(rng, format, dtype, rounding):
     x = oracle.round_to(rng.standard_normal((33, 160)) * 2.0 ** rng.integers(-12, 12), dtype)
     x[3], x[5, 7], x[6, 40] = 0, float("nan"), float("inf")
@@ -379,9 +383,9 @@ def test_quantize_gives_the_oracles_bits(rng, format, dtype, rounding):
     oracle.assert_bitwise_equal(got.scales.numpy(), scales)
 
 
-@pytest.mark.parametrize("format", ["mxfp4", "mxfp8", "fp8_block"])
+@pytest.mark.parametrize("format", ["mxfp4", "mxfp8", "mxfp6", "fp8_block"])
 def test_layouts_move_bytes_and_decoding_is_exact(rng, format):
-    w = operand(rng, 37, 160, format)
+    w = operand(rng, 37, 192, format)
     there = device.run(calls.preshuffle(w.stored(), **AMPERE))
     expected = w.stored("preshuffled_cuda")
     assert torch.equal(there.codes, expected.codes)

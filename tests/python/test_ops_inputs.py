@@ -139,7 +139,7 @@ def test_unusual_tensors_of_any_format_mean_what_their_copy_means(case, format, 
     assert torch.equal(out, mx.matmul(got, given.p, bias=given.bias, out_dtype=x.dtype))
 
 
-@pytest.mark.parametrize("format", ["mxfp4", "mxint8", "fp8", "fp8_block_2d"])
+@pytest.mark.parametrize("format", ["mxfp4", "mxint8", "mxfp6", "fp8", "fp8_block_2d"])
 def test_codes_and_scales_that_are_negated_lazily_are_read_with_their_signs(format, given):
     q = mx.quantize(given.x * torch.randn(3, K), format=format)
     for codes, scales in ((torch._neg_view(-q.codes), q.scales),

@@ -147,7 +147,7 @@ def test_sizes_are_those_of_the_bytes(layout):
 
 @pytest.mark.filterwarnings("ignore:MXLinear")
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("format", ["mxfp4", "mxint8"])
+@pytest.mark.parametrize("format", ["mxfp4", "mxint8", "mxfp6"])
 def test_an_exported_module_is_saved_and_loaded(format, layout):
     m = mx.MXLinear(weights(32, 64, layout=layout, format=format), torch.ones(32))
     x, file = torch.randn(4, 64), io.BytesIO()

@@ -52,6 +52,7 @@ def test_vmap_over_activations_of_any_format(format):
 @pytest.mark.parametrize("format", [*FORMATS, *FP8_FORMATS])
 def test_what_is_encoded_has_no_gradient_that_could_get_lost(format):
     """Torch says so, of scales that are floats too, instead of leaving `grad` empty."""
+    torch.compiler.reset()
     w, x = weights(), activations(requires_grad=True)
 
     def product(x):

@@ -1,1 +1,1 @@
-"""Products as integer dot products: MXFP4 activations, expanded to bytes, times MXFP4 weights."""
+"""Products as integer dot products: activations, expanded to signed bytes, times weights as bytes."""

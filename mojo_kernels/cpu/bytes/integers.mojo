@@ -2,12 +2,15 @@
 
     element   integer            unit     largest   unsigned byte of a weight
     E2M1      twice the number   2**-1    12        integer + 12, a shuffle of a nibble
+    E2M3      eight times it     2**-3    60        integer + 60, a shuffle or two of a byte
     INT8      the code           2**-6    128       integer + 128, one bit flipped
 
+Of E2M3 the codes below 16 are their integers, and the others with half their mantissa bits dropped.
 A tile's codes of one block are `VECTORS` vectors of 64 bytes, four neighbours of each row in one.
 Of E2M1 a vector holds the low nibbles of a word, or the high ones: elements two apart.
 """
 
+from std.math import iota
 from std.memory import bitcast
 from std.sys import CompilationTarget
 from std.sys.intrinsics import llvm_intrinsic
@@ -15,26 +18,36 @@ from std.sys.intrinsics import llvm_intrinsic
 from ...numbers.e2m1 import DOUBLED_VALUES, MAX_DOUBLED
 from ...numbers.elements import Element
 from ...numbers.formats import Format
+from ...numbers.packing import spread_sixes
 from ...numbers.scales import Scale
 from ..vectors import BLOCK, STEP_BYTES, Words
-from ..weights import WeightTiles
+from ..weights import WeightTiles, four_sixes
 from .dot import WeightBytes
 
 comptime VECTORS = BLOCK // 4
 """Vectors of a tile in one block."""
 
 comptime _OFFSET_VALUES = (DOUBLED_VALUES + MAX_DOUBLED).cast[DType.uint8]()
+comptime _E2M3_LARGEST = 60
+"""The largest number of E2M3 in its units."""
+comptime _E2M3_UPPER = SIMD[DType.uint8, 16](
+    16, 18, 20, 22, 24, 26, 28, 30, 32, 36, 40, 44, 48, 52, 56, 60
+)
+"""Magnitudes of the codes from 16 on."""
 comptime _SIGN_BIT = UInt8(0x80)
 
 
 def has_integers(format: Format) -> Bool:
     """Says whether a format's elements are small integers, under powers of two."""
-    var is_small = format.element == Element.E2M1 or format.element.is_integer()
+    var element = format.element
+    var is_small = element == Element.E2M1 or element == Element.E2M3 or element.is_integer()
     return is_small and format.scale == Scale.E8M0
 
 
 def largest_integer[element: Element]() -> Int:
     """Returns the largest magnitude, and what is added to a weight to make it unsigned."""
+    if element == Element.E2M3:
+        return _E2M3_LARGEST
     return MAX_DOUBLED if element == Element.E2M1 else element.sign_code()
 
 
@@ -50,8 +63,46 @@ def integers_of[
     """Returns the integers of codes, a byte each."""
     comptime if element == Element.E2M1:
         return DOUBLED_VALUES._dynamic_shuffle(codes & 0xF)
+    elif element == Element.E2M3:
+        var magnitudes = bitcast[DType.int8, width](_magnitudes_of_sixes(codes))
+        return (codes & UInt8(element.sign_code())).eq(0).select(magnitudes, -magnitudes)
     else:
         return bitcast[DType.int8, width](codes)
+
+
+@always_inline
+def _magnitudes_of_sixes[
+    width: SIMDLength
+](codes: SIMD[DType.uint8, width]) -> SIMD[DType.uint8, width]:
+    """Returns the magnitudes of E2M3 codes, a byte each, in units."""
+    var lower = codes & 0xF
+    return (codes & 0x10).eq(0).select(lower, _E2M3_UPPER._dynamic_shuffle(lower))
+
+
+@always_inline
+def _values_of_sixes(codes: Words) -> WeightBytes:
+    """Returns four E2M3 codes, in 24 bits of each word, as unsigned bytes."""
+    comptime if CompilationTarget._has_feature["avx512vbmi"]():
+        comptime UPPER = _E2M3_UPPER + _E2M3_LARGEST
+        comptime LOWER = iota[DType.uint8, 16]() + _E2M3_LARGEST
+        comptime POSITIVE = LOWER.join(UPPER)
+        comptime TABLE = POSITIVE.join(2 * _E2M3_LARGEST - POSITIVE)
+        # Eight bits from each place of two words on; what is above a code is no part of an index.
+        comptime PLACES = SIMD[DType.uint8, 8](0, 6, 12, 18, 32, 38, 44, 50)
+        comptime OF_QUARTER = PLACES.join(PLACES)
+        comptime OF_HALF = OF_QUARTER.join(OF_QUARTER)
+        var bytes = llvm_intrinsic[
+            "llvm.x86.avx512.pmultishift.qb.512", WeightBytes, has_side_effect=False
+        ](OF_HALF.join(OF_HALF), bitcast[DType.uint8, STEP_BYTES](codes))
+        return llvm_intrinsic["llvm.x86.avx512.permvar.qi.512", WeightBytes, has_side_effect=False](
+            TABLE, bytes
+        )
+    else:
+        var bytes = bitcast[DType.uint8, STEP_BYTES](spread_sixes(codes))
+        var magnitudes = _magnitudes_of_sixes(bytes)
+        comptime SIGN = UInt8(Element.E2M3.sign_code())
+        var signed = (bytes & SIGN).eq(0).select(magnitudes, -magnitudes)
+        return signed + _E2M3_LARGEST
 
 
 def place_of(vector: Int) -> Int:
@@ -94,5 +145,7 @@ def weight_bytes[
         comptime word, is_high = divmod(vector, 2)
         var words = tiles.vector[word](codes)
         return _values_of_nibbles(words >> 4 if is_high == 1 else words)
+    elif Tiles.format.element == Element.E2M3:
+        return _values_of_sixes(four_sixes[vector](tiles, codes))
     else:
         return bitcast[DType.uint8, STEP_BYTES](tiles.vector[vector](codes)) ^ _SIGN_BIT

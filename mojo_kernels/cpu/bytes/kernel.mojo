@@ -1,4 +1,4 @@
-"""Small integers on both sides, MXFP4 or MXINT8: which problems, and their launch."""
+"""Small integers on both sides, MXFP4, MXFP6 or MXINT8: which problems, and their launch."""
 
 from ...layouts import OperandShape, Plain
 from ...numbers.elements import Element

@@ -3,7 +3,7 @@
 Codes are taken in pairs that are half a word apart:
 
     four bits     k0, k4    k1, k5    k2, k6    k3, k7
-    eight bits    k0, k2    k1, k3    k4, k6    k5, k7
+    others        k0, k2    k1, k3    k4, k6    k5, k7    a byte each
 
 Exponent and mantissa bits of a code, put on the lowest exponent bits of a bfloat16, make a number
 that is exact but too small by a power of two; one multiplication by a factor scales it too. Large
@@ -59,7 +59,7 @@ def are_lost[
     if scale - UInt32(E8M0_BIAS + SAFE_SCALES.least) > EXTENT and scale != UInt32(E8M0_NAN):
         # Two's complement has one zero.
         comptime CODE = 0xFF if element.is_integer() else element.magnitude_mask()
-        comptime CODES = UInt32(CODE if element.bits == 8 else CODE | CODE << 4) * EACH_BYTE
+        comptime CODES = UInt32(CODE | CODE << 4 if element.bits == 4 else CODE) * EACH_BYTE
         comptime for i in range(runs):
             found |= words[i] & CODES != 0
     return found
@@ -107,10 +107,11 @@ def unscaled_pairs[
             pairs[2 * i + 1] = ((codes & ODD) * FROM_ODD) & KEPT
     else:
         comptime KEPT = UInt32(element.magnitude_mask() << Int(SHIFT)) * BOTH_HALVES
+        comptime UNUSED = UInt32(8 - element.bits)
         comptime for i in range(2):
             var word = words[i]
-            pairs[2 * i] = ((word << SHIFT) & KEPT) | ((word << 8) & SIGNS)
-            pairs[2 * i + 1] = ((word >> (8 - SHIFT)) & KEPT) | (word & SIGNS)
+            pairs[2 * i] = ((word << SHIFT) & KEPT) | ((word << (8 + UNUSED)) & SIGNS)
+            pairs[2 * i + 1] = ((word >> (8 - SHIFT)) & KEPT) | ((word << UNUSED) & SIGNS)
     return pairs
 
 

@@ -8,8 +8,8 @@ a chunk, of every 32nd row:
     elements      0..7    8..15        56..63 0..7       56..63
 
 Sixteen bytes of numbers lie where the row's last three bits say, so that neither who stores rows nor
-who loads columns meets at a bank of shared memory. In every layout, 32 rows, 64 of K, and the runs
-of a chunk are each a step that is the same everywhere: a thread finds its place once.
+who loads columns meets at a bank of shared memory. In every layout, 32 rows and 64 of K are each a
+step that is the same everywhere, and so are the runs of a thread's chunks: it finds its place once.
 """
 
 from max.gpu import thread_idx
@@ -17,9 +17,11 @@ from max.gpu import thread_idx
 from ...layouts import LAYOUTS, RUN_BYTES, padded_blocks
 from ...numbers.elements import Element
 from ...numbers.formats import has_float_scales
+from ...numbers.packing import spread_sixes
 from ...numbers.scales import E8M0_BIAS
 from ..arguments import Weights
-from ..codec import BLOCK, LANES_PER_BLOCK
+from ..codec import BLOCK, CHUNK_WORDS, ChunkWords, LANES_PER_BLOCK
+from ..codec import first_run_of_chunk, words_of_runs
 from ..host import CHUNK, ROW_BYTES, STEP
 from ..instructions import keep_branch, store_quad
 from ..views import flat_of
@@ -34,10 +36,10 @@ struct WeightLoads[element: Element, columns: Int](TrivialRegisterPassable):
 
     comptime PASSES = Self.columns // PASS_ROWS
     """Chunks of a thread."""
-    comptime RUNS = CHUNK * Self.element.bits // 8 // RUN_BYTES
-    """Runs of a chunk."""
-    comptime Words = SIMD[DType.uint32, Self.RUNS]
-    """Codes of a chunk."""
+    comptime Words = ChunkWords[Self.element.bits]
+    """Codes of a chunk: of six bits, a byte each."""
+    comptime RUNS = CHUNK_WORDS[Self.element.bits]
+    """Runs that hold a chunk."""
     comptime STEP_BYTES = STEP * Self.element.bits // 8
     """Bytes of codes of a row of a stage."""
 
@@ -78,10 +80,14 @@ struct WeightLoads[element: Element, columns: Int](TrivialRegisterPassable):
             comptime L = LAYOUTS[i]
             if layout == Int32(i):
                 var blocks = padded_blocks[L](Int(k) // BLOCK)
-                var byte = Int(chunk) * Self.RUNS * RUN_BYTES
+                var byte = first_run_of_chunk[Self.element.bits](Int(chunk)) * RUN_BYTES
                 loads.codes_at = UInt32(L.code_offset(Int(row), byte, row_bytes))
                 loads.row_step = UInt32(L.code_offset(PASS_ROWS, 0, row_bytes))
                 loads.run_step = UInt32(L.code_offset(0, RUN_BYTES, row_bytes))
+                comptime if Self.element.bits == 6:
+                    # The second run may be of another granule.
+                    var next_run = L.code_offset(0, byte + RUN_BYTES, row_bytes)
+                    loads.run_step = UInt32(next_run - L.code_offset(0, byte, row_bytes))
                 loads.k_step = UInt32(L.code_offset(0, Self.STEP_BYTES, row_bytes))
                 loads.scales_at = UInt32(L.scale_offset(Int(row), 0, blocks))
                 loads.scale_row_step = UInt32(L.scale_offset(PASS_ROWS, 0, blocks))
@@ -110,6 +116,10 @@ struct WeightLoads[element: Element, columns: Int](TrivialRegisterPassable):
         comptime for run in range(Self.RUNS):
             var source = w.codes.unsafe_offset(Int(codes_at + UInt32(run) * self.run_step))
             words[run] = source.unsafe_bitcast[UInt32]()[]
+        comptime if Self.element.bits == 6:
+            words = words_of_runs[Self.element.bits](words, UInt32(thread_idx.x))
+            words[1] = spread_sixes((words[0] >> 24) | (words[1] << 8))
+            words[0] = spread_sixes(words[0])
         return words
 
     @always_inline

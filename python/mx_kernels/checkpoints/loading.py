@@ -102,7 +102,8 @@ def _made(
     """Returns a parameter on a device; with `copy`, in memory of its own."""
     read, copy = parameter.read(), copy and not parameter.has_own_memory
     device = torch.device(device) if device is not None else read[0].device
-    layout = facts().layout_for(device, parameter.format, parameter.shape[-1])
+    k = parameter.shape[-1] if parameter.format else 0
+    layout = facts().layout_for(device, parameter.format, k)
     is_shuffled = preshuffle and len(parameter.shape) > 1 and layout not in (None, facts().plain)
     if parameter.format:
         # A change of layout makes memory of its own.

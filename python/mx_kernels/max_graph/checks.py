@@ -7,7 +7,7 @@ from max.dtype import DType
 from max.graph import DeviceRef, Dim, StaticDim, TensorValue
 
 from mx_kernels._core.arrays import show
-from mx_kernels._core.facts import KEPT_FLOATS, Format, facts
+from mx_kernels._core.facts import KEPT_FLOATS, Format, Layout, facts
 from mx_kernels._core.native import gpu_plans
 
 CPU_REF = DeviceRef.CPU()
@@ -137,9 +137,9 @@ def check_one_matrix(name: str, shape, fmt: Format) -> None:
         )
 
 
-def check_k(name: str, k: int, fmt: Format) -> None:
-    """Raises unless rows of `k` elements are made of blocks."""
-    block = fmt.k_multiple
+def check_k(name: str, k: int, fmt: Format, layout: Layout) -> None:
+    """Raises unless rows of `k` elements are made of blocks, and fill the tiles of a layout."""
+    block = layout.k_multiple(fmt)
     if k == 0 or k % block:
         raise ValueError(
             f"{name}: got K = {k}, expected a positive multiple of {block}; pad with zeros, "

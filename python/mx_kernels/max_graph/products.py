@@ -44,7 +44,7 @@ def quantize(
     """
     fmt = format_named(format)
     k = check_floats(x, "x")
-    check_k("x", k, fmt)
+    check_k("x", k, fmt, facts().plain)
     check_rounding(rounding)
     check_rule(rounding, fmt, f"format={format!r}")
     check_formats(x, "format", format)

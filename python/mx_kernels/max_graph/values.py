@@ -28,7 +28,7 @@ class MXValue:
 
     Args:
         codes: the packed codes, uint8 in the order of `layout`; plain: [..., K] bytes of codes of
-            8 bits, [..., K/2] of 4.
+            8 bits, [..., 3K/4] of 6, [..., K/2] of 4.
         scales: the block scales, uint8 in the order of `layout`; plain: [..., K/32]; or float32,
             as an MXTensor has them.
         shape: the logical shape [..., N, K] of a padded layout. None takes it from `codes`, where
@@ -59,7 +59,7 @@ class MXValue:
         self.format = format
         self.layout = layout
         self.k = fmt.elements(static_k(codes, "codes"))
-        check_k("codes", self.k, fmt)
+        check_k("codes", self.k, fmt, order)
         if layout != facts().plain.name:
             self.lead = _padded_lead(codes, shape, self.k, layout)
             matrix = order.storage(int(self.lead[-1]), self.k, fmt)

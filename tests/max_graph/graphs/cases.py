@@ -10,6 +10,7 @@ pair. All pairs are `tests/numerics`' to multiply, with the kernels that these o
 
 import sys
 from functools import cache
+from itertools import cycle
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,6 +19,7 @@ from max.dtype import DType
 from max.graph import DeviceRef, Graph, TensorType, ops
 
 import mx_kernels as mx
+import oracle
 from cases import (
     DTYPES,
     FORMATS,
@@ -41,6 +43,7 @@ FLOAT_SCALED_PAIRS = [
 MX_PAIRS = [
     *(("mxfp4", "mxfp8"), ("mxfp8", "mxfp4"), ("mxfp8_e5m2", "mxfp8_e5m2")),
     *(("mxint8", "mxfp4"), ("mxint8", "mxint8")),
+    *(("mxfp6", "mxfp4"), ("mxfp8", "mxfp6"), ("mxfp6_e3m2", "mxfp6_e3m2")),
 ]
 """Each MX format on both sides, and bytes of both kernels with codes of four bits."""
 K, HIDDEN, N = 96, 160, 50
@@ -83,12 +86,17 @@ INPUTS = {
     "wide": ("float32", ["m", 512]),
     "nested": ("bfloat16", ["a", "b", K]),
     "codes": ("uint8", ["m", K // 2]),
+    "six_bit_codes": ("uint8", ["m", K * 6 // 8]),
     "eight_bit_codes": ("uint8", ["m", K]),
     "scales": ("uint8", ["m", K // 32]),
     "wide_codes": ("uint8", ["m", 512]),
     "float_scales": ("float32", ["m", 4]),
     "bias": ("float16", [N]),
 }
+
+
+CODES = {6: "six_bit_codes", 8: "eight_bit_codes"}
+"""Inputs, by the bits of a code."""
 
 
 def mlp(route, x, layout, bias=None):
@@ -133,9 +141,10 @@ CASES = {
     },
     **{
         f"dequantize-{format}": lambda route, i, format=format, dtype=dtype: route.ops.dequantize(
-            route.value(i["eight_bit_codes"], i["scales"], format=format), dtype=dtype
+            route.value(i[CODES[oracle.FORMATS[format].element.bits]], i["scales"], format=format),
+            dtype=dtype,
         )
-        for format, dtype in zip(FORMATS[1:], ("bfloat16", "float32", "float16"), strict=True)
+        for format, dtype in zip(FORMATS[1:], cycle(("bfloat16", "float32", "float16")))
     },
     **{
         f"linear-{left}-{right}": lambda route, i, left=left, right=right: route.ops.linear(

@@ -123,7 +123,7 @@ CASES = {
             route, i, layouts=of[0], formats=(of[1], "mxfp4"), activation="silu",
             activations="mxfp8", out_dtype="float16",
         )
-        for layouts, format in zip(NEIGHBOURS, FORMATS, strict=True)
+        for layouts, format in zip(cycle(NEIGHBOURS), FORMATS)
     },
     **{
         f"moe-{mode}-{format}": lambda route, i, mode=mode, format=format: layer(
