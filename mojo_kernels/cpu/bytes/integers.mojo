@@ -16,6 +16,7 @@ from ...numbers.e2m1 import DOUBLED_VALUES, MAX_DOUBLED
 from ...numbers.elements import Element
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
+from ..encode import E4M3_SCALES
 from ..vectors import BLOCK, STEP_BYTES, Words
 from ..weights import WeightTiles
 from .dot import WeightBytes
@@ -28,9 +29,30 @@ comptime _SIGN_BIT = UInt8(0x80)
 
 
 def has_integers(format: Format) -> Bool:
-    """Says whether a format's elements are small integers, under powers of two."""
-    var is_small = format.element == Element.E2M1 or format.element.is_integer()
-    return is_small and format.scale == Scale.E8M0
+    """Says whether a format's elements are small integers."""
+    return format.element == Element.E2M1 or format.element.is_integer()
+
+
+@fieldwise_init
+struct ScaleKinds(TrivialRegisterPassable):
+    """Which sides of a product have E4M3 scales: then all scales are floats, one a block of such.
+    """
+
+    var left: Bool
+    var right: Bool
+
+    @staticmethod
+    def of(left: Format, right: Format) -> Self:
+        """Returns those of two formats."""
+        return Self(left.scale == Scale.E4M3, right.scale == Scale.E4M3)
+
+    def are_floats(self) -> Bool:
+        """Says whether scales are floats, and not exponents."""
+        return self.left or self.right
+
+    def per_block(self) -> Int:
+        """Returns the scales of a block of the kernels."""
+        return E4M3_SCALES if self.are_floats() else 1
 
 
 def largest_integer[element: Element]() -> Int:
