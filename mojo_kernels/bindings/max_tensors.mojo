@@ -115,6 +115,8 @@ struct StoredSizes(TrivialRegisterPassable):
         comptime if format.scale == Scale.FLOAT32:
             comptime BLOCK = format.block()
             scales = IndexList[2](BLOCK.row_blocks(rows), BLOCK.k_blocks(k))
+        elif format.scale == Scale.E4M3:
+            scales = IndexList[2](rows, format.scale_row_bytes(k))
         return Self(IndexList[2](code_rows[Layout](shape), row_bytes), scales)
 
 

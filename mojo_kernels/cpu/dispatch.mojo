@@ -1,6 +1,6 @@
 """Which kernel of the CPU computes a product: the first of the list that supports it.
 
-    bytes     MXFP4, MXFP6 and MXINT8, with each other
+    bytes     MXFP4, MXFP6, NVFP4 and MXINT8, with each other
     floats    everything else, and slower
 """
 
@@ -41,7 +41,7 @@ def multiply[known: Known, T: Team](problem: Problem, team: T) raises:
 def left_bytes(left: Left, right: Right, rows: Int, k: Int) -> Int:
     """Returns the scratch memory that some prepared rows of a left side take."""
     if kernel_of(left, right) == BYTES:
-        return bytes.num_bytes(rows, k)
+        return bytes.num_bytes(left, right, rows, k)
     return floats.num_bytes(left, rows, k)
 
 

@@ -15,6 +15,7 @@ scale is not finite, the sums of that row and tile are replaced by ones taken in
 
 from layout import Coord
 from std.math import ceildiv
+from std.memory import bitcast
 
 from ..operands import on_stack
 from ..schedule.tiles import RowMajor
@@ -32,7 +33,7 @@ from .panel import (
 from .result import PanelStore
 from .scratch import free, try_allocate
 from .threads import Work
-from .vectors import LANES
+from .vectors import LANES, Sums
 from .weights import WeightTiles, decoding_of, tile_window
 
 comptime MAX_PANEL_BYTES = 1024 * 1024
@@ -106,6 +107,8 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
         var first_row = groups.start(first_group)
         var num_rows = groups.start(last_group) - first_row
         self._sum(first_group, last_group, panel, sums)
+        comptime if Self.Product.HAS_ROW_FACTORS or Self.Product.HAS_COLUMN_FACTORS:
+            self._multiply_factors(first_row, num_rows, panel, sums)
         self._replace_irregular(first_row, num_rows, panel, sums)
         self.out.store(first_row, num_rows, panel, sums)
 
@@ -156,6 +159,18 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
         comptime for size in range(1, Self.Product.LIMITS.decoded + 1):
             if num_rows == size:
                 self.a.add_decoded[size](part, decoded)
+
+    def _multiply_factors(self, first_row: Int, num_rows: Int, panel: Int, sums: PanelSums):
+        """Multiplies sums over K by the factors of their rows and columns."""
+        for place in range(PANEL_TILES):
+            var tile = min(self.tiles.at(panel, place), self._num_tiles() - 1)
+            var of_columns = Sums(1)
+            comptime if Self.Product.HAS_COLUMN_FACTORS:
+                of_columns = bitcast[DType.float32, LANES](self.b.scales(tile, 0))
+            for i in range(num_rows):
+                var at = Coord(i, place * LANES)
+                var factors = of_columns * self.a.row_factor(first_row + i)
+                sums.store(at, sums.load[width=LANES](at) * factors)
 
     def _replace_irregular(self, first_row: Int, num_rows: Int, panel_idx: Int, sums: PanelSums):
         """Replaces sums that float32 could not take."""

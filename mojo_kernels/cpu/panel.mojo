@@ -168,6 +168,10 @@ trait PanelProduct(TrivialRegisterPassable):
     """Blocks of K that are decoded at a time: they fit the first-level cache."""
     comptime Decoded: DecodedStretch
     """Where a stretch of weights is decoded to."""
+    comptime HAS_ROW_FACTORS: Bool
+    """Whether the sums over K are still to be multiplied by a factor of their row."""
+    comptime HAS_COLUMN_FACTORS: Bool
+    """Whether they are by the scales of their columns."""
 
     def shape(self) -> OperandShape:
         """Returns M and k."""
@@ -193,6 +197,10 @@ trait PanelProduct(TrivialRegisterPassable):
 
     def add_decoded[num_rows: Int](self, part: PanelPart, decoded: Self.Decoded):
         """Adds a part for all tiles of a panel."""
+        ...
+
+    def row_factor(self, row: Int) -> Float32:
+        """Returns the factor of a row."""
         ...
 
     def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:

@@ -62,6 +62,15 @@ def float64_scales[scale: Scale](scales: Words) -> SIMD[DType.float64, LANES]:
 
 
 @always_inline
+def infinite_or_one[width: SIMDLength](scales: SIMD[DType.float64, width]) -> type_of(scales):
+    """Returns infinity where a scale is infinite, else one."""
+    comptime INFINITY = bitcast[DType.float64](UInt64(0x7FF0000000000000))
+    var magnitudes = bitcast[DType.uint64, width](scales) << 1
+    var is_infinite = magnitudes.eq(SIMD[DType.uint64, width](0xFFE0000000000000))
+    return is_infinite.select(type_of(scales)(INFINITY), type_of(scales)(1))
+
+
+@always_inline
 def float_scales[
     Layout: OperandLayout, format: Format
 ](operand: Operand[Layout, format], tile: Int, block: Int) -> Words:

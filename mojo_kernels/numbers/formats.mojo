@@ -203,6 +203,16 @@ def has_float_scales(format: Int) -> Bool:
     return found
 
 
+@always_inline
+def has_e4m3_scales(format: Int) -> Bool:
+    """Says whether scales are E4M3, by a format's position in `FORMATS`."""
+    var found = False
+    comptime for i in range(len(FORMATS)):
+        comptime if FORMATS[i].scale == Scale.E4M3:
+            found = found or format == i
+    return found
+
+
 def scale_bytes_of(format: Int, rows: Int, k: Int) -> Int:
     """Returns the bytes of the scales of a plain operand, by a format's position in `FORMATS`."""
     comptime for i in range(len(FORMATS)):

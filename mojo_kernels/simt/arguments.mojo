@@ -9,6 +9,8 @@ values and the scale of their block, the values not yet scaled:
     quantized   rounded to elements right here  as the rounding rule says
     encoded     decoded elements                as stored
 
+E4M3 scales are part of the values, and the scale is the tensor scale.
+
 A float scale of a whole row is known only when the row was read: `amax_of_row` comes before.
 """
 
@@ -18,12 +20,15 @@ from ..experts import Experts
 from ..launch.queue import DevicePointer, KernelStruct, device_pointer
 from ..layouts import OperandLayout, Plain, RUN_BYTES
 from ..numbers.floats import F32_MANTISSA_BITS, round_to
-from ..numbers.formats import FORMATS, Format, block_of, has_float_scales
-from ..numbers.rounding import Rounding, float_scale_from_amax
-from ..numbers.scales import Scale, decode_scale
+from ..numbers.decode import decode
+from ..numbers.elements import Element
+from ..numbers.formats import FORMATS, Format, block_of, has_e4m3_scales, has_float_scales
+from ..numbers.rounding import Rounding, float_scale_from_amax, tensor_scale_from_amax
+from ..numbers.scales import decode_scale
 from ..problem import Left, LeftKind, NO_BIAS, Problem
 from .codec import ANY_BITS, Chunk, LANES_PER_BLOCK
-from .codec import amax_of_lanes, decode_chunk, element_of, magnitude_of_chunk
+from .codec import amax_of_lanes, decode_chunk, e4m3_scale_of_block, element_of
+from .codec import finite_magnitude_of_chunk, magnitude_of_chunk
 from .codec import rounded_over, rounded_values, scale_of_block
 from .host import BFLOAT16, CHUNK
 from .views import AnyFloats, PackedRows
@@ -40,7 +45,7 @@ def carry_of(format: Int, rounding: Rounding) -> UInt32:
     """
     comptime for i in range(len(FORMATS)):
         if format == i:
-            comptime if FORMATS[i].scale == Scale.FLOAT32:
+            comptime if FORMATS[i].scale.has_float():
                 return UInt32(1 if rounding == Rounding.RCEIL else 0)
             return UInt32(rounding.carry[F32_MANTISSA_BITS, FORMATS[i].element]())
     return 0
@@ -116,9 +121,16 @@ struct Activations(KernelStruct):
                 comptime LANES = 32
                 for chunk in range(lane, self.k // CHUNK, LANES):
                     var x = self.floats().load[CHUNK, CHUNK if aligned else 1](row, chunk * CHUNK)
-                    amax = max(amax, magnitude_of_chunk(x))
+                    amax = max(amax, self._magnitude_of_row(x))
                 amax = amax_of_lanes[log2_floor(LANES)](amax)
         return amax
+
+    @always_inline
+    def _magnitude_of_row(self, x: Chunk) -> UInt32:
+        """Returns the largest magnitude that counts for the scale of a row."""
+        if has_e4m3_scales(Int(self.format)):
+            return finite_magnitude_of_chunk(x)
+        return magnitude_of_chunk(x)
 
     @always_inline
     def chunk[
@@ -139,6 +151,12 @@ struct Activations(KernelStruct):
                 x = round_to[DType.bfloat16](x).cast[DType.float32]()
             return (x, Float64(1))
         comptime if bits == ANY_BITS:
+            if has_e4m3_scales(Int(self.format)):
+                var tensor_scale = tensor_scale_from_amax(row_amax)
+                var byte = e4m3_scale_of_block(magnitude_of_chunk(x), tensor_scale)
+                var scale = decode[Element.E4M3](byte.cast[DType.uint32]())
+                var values = rounded_over(x, scale * tensor_scale, element) * scale
+                return (values, tensor_scale.cast[DType.float64]())
             if has_float_scales(Int(self.format)):
                 var amax = magnitude_of_chunk(x) if in_range else UInt32(0)
                 amax = amax_of_lanes[LOG2_LANES_PER_FLOAT_BLOCK](amax)
@@ -169,11 +187,14 @@ struct Weights(KernelStruct):
     def chunk[
         Layout: OperandLayout, bits: Int, alignment: Int = 1
     ](self, row: Int, chunk: Int, k: Int) -> Tuple[Chunk, Float64]:
-        """Returns eight values and the scale of their block."""
+        """Returns eight values and the scale of their block, or of E4M3 scales the row's."""
         var element = element_of[bits](self.format)
         var packed = PackedRows[Layout](self.codes, self.scales, k)
         var values = decode_chunk(packed.chunk[bits, alignment](element, row, chunk), element)
         comptime if bits == ANY_BITS:
+            if has_e4m3_scales(Int(self.format)):
+                values *= packed.e4m3_scale(row, chunk * CHUNK)
+                return (values, packed.tensor_scale(row).cast[DType.float64]())
             if has_float_scales(Int(self.format)):
                 var block = block_of(Int(self.format))
                 var scale = packed.float_scale(row, chunk * CHUNK, block)

@@ -12,20 +12,24 @@ multiplied by their inverse, and more lanes share one.
 """
 
 from max.gpu.primitives.warp import shuffle_xor
+from std.bit import log2_floor
 from std.math import ceildiv
 from std.memory import bitcast
 
 from ..layouts import RUN_BYTES
 from ..numbers.elements import Element
 from ..numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
-from ..numbers.formats import FORMATS, Format
+from ..numbers.formats import E4M3_BLOCK, FORMATS, Format
+from ..numbers.rounding import e4m3_scale_from_amax
 from ..numbers.scales import E8M0_BIAS, E8M0_LARGEST, E8M0_NAN
 from .host import CHUNK
 
 comptime BLOCK = Format.MXFP4.block_k
-"""Elements of a block, which is the same in all formats here."""
+"""Elements of a block under a byte of E8M0."""
 comptime LANES_PER_BLOCK = BLOCK // CHUNK
-"""Lanes that hold a block: 32 elements in every format."""
+"""Lanes that hold such a block."""
+comptime LOG2_LANES_PER_E4M3_BLOCK = log2_floor(E4M3_BLOCK // CHUNK)
+"""Lanes that hold a block with an E4M3 scale, as an exponent."""
 comptime Chunk = SIMD[DType.float32, CHUNK]
 """The values of a chunk."""
 comptime Codes = SIMD[DType.uint32, CHUNK]
@@ -91,6 +95,24 @@ def magnitude_of_chunk(x: Chunk) -> UInt32:
     """Returns the float32 bits of the largest magnitude of a chunk."""
     comptime source = FloatBits[DType.float32]
     return (source.of(x) & UInt32(source.MAGNITUDE)).reduce_max()
+
+
+@always_inline
+def finite_magnitude_of_chunk(x: Chunk) -> UInt32:
+    """Returns the same of those that are finite, 0 for none."""
+    comptime source = FloatBits[DType.float32]
+    var magnitudes = source.of(x) & UInt32(source.MAGNITUDE)
+    var is_finite = magnitudes.lt(UInt32(source.NOT_FINITE))
+    return is_finite.select(magnitudes, Codes(0)).reduce_max()
+
+
+@always_inline
+def e4m3_scale_of_block(amax: UInt32, tensor_scale: Float32) -> UInt8:
+    """Returns the E4M3 scale of the block that this lane and its neighbour hold, `amax` their own.
+
+    All lanes of the warp call it.
+    """
+    return e4m3_scale_from_amax(amax_of_lanes[LOG2_LANES_PER_E4M3_BLOCK](amax), tensor_scale)
 
 
 @always_inline

@@ -6,12 +6,13 @@
 
 Rows that follow each other without a gap are one long row: no division. Elements of as many bits
 share an instance of a kernel, which learns at run time which of them it works on. A block with a
-float scale, which may be a row or several, is quantized by a warp.
+float scale, which may be a row or several, is quantized by a warp; so is a row of E4M3 scales.
 """
 
 from layout import Coord
 from max.gpu import block_dim, block_idx, thread_idx
 from std.math import ceildiv
+from std.memory import bitcast
 from std.sys import size_of
 
 from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
@@ -20,8 +21,11 @@ from ..launch.queue import DevicePointer, Queue, device_pointer
 from ..layouts import LAYOUTS, OperandLayout, OperandShape, PADDING_SCALE, RUN_BYTES
 from ..layouts import code_rows, padded_blocks, scale_rows
 from ..numbers.floats import FLOAT_TYPES, round_product_to, round_to
-from ..numbers.formats import FORMATS, block_of, has_float_scales, scale_bytes_of
-from ..numbers.rounding import float_scale_from_amax
+from ..numbers.decode import decode
+from ..numbers.elements import Element
+from ..numbers.formats import FORMATS, Format, block_of, has_e4m3_scales, has_float_scales
+from ..numbers.formats import scale_bytes_of
+from ..numbers.rounding import float_scale_from_amax, tensor_scale_from_amax
 from ..numbers.scales import Scale
 from ..operands import Matrix
 from ..problem import ANY, may_be
@@ -35,10 +39,12 @@ from .codec import (
     WORD_BITS,
     amax_of_lanes,
     decode_chunk,
+    e4m3_scale_of_block,
     element_of,
     encode_chunk,
     encode_over,
     f32_of_scale,
+    finite_magnitude_of_chunk,
     magnitude_of_chunk,
     pack,
     scale_of_block,
@@ -184,6 +190,56 @@ def quantize_float_blocks[
         store_chunk[BITS](codes, place, encode_over(values, scale, element))
 
 
+def quantize_e4m3_rows[
+    dtype: DType, aligned: Bool
+](
+    x: DevicePointer[dtype],
+    codes: DevicePointer[DType.uint32],
+    scales: DevicePointer[DType.uint8],
+    tensor_scales: DevicePointer[DType.float32],
+    rows: Int64,
+    k: Int64,
+    row_stride: Int64,
+    are_given: UInt32,
+):
+    """Quantizes one row with E4M3 scales a warp, under a given tensor scale or its own."""
+    var row, lane = divmod(global_thread(), WARP_THREADS)
+    if row >= Int(rows):
+        return
+    var source, num_chunks = rows_of(x, Int(row_stride)), Int(k) // CHUNK
+    var tensor_scale = Float32()
+    if are_given != 0:
+        tensor_scale = flat_of(tensor_scales)[row]
+    else:
+        var amax = UInt32(0)
+        for chunk in range(lane, num_chunks, WARP_THREADS):
+            var values = load_chunk[aligned](source, row, chunk * CHUNK)
+            amax = max(amax, finite_magnitude_of_chunk(values))
+        tensor_scale = tensor_scale_from_amax(amax_of_lanes[LOG2_WARP](amax))
+
+    comptime Encoding = Format.NVFP4
+    comptime BITS = Encoding.element.bits
+    comptime WORDS = CHUNK * BITS // 32
+    var first_scale = row * Encoding.scale_row_bytes(Int(k))
+    for first in range(0, num_chunks, WARP_THREADS):
+        # Lanes past the end keep others company: blocks are in range or not.
+        var chunk = min(first + lane, num_chunks - 1)
+        var values = load_chunk[aligned](source, row, chunk * CHUNK)
+        var byte = e4m3_scale_of_block(magnitude_of_chunk(values), tensor_scale)
+        var scale = decode[Element.E4M3](byte.cast[DType.uint32]())
+        if first + lane < num_chunks:
+            var encoded = encode_over(values, scale * tensor_scale, materialize[Encoding.element]())
+            rows_of(codes, WORDS).store[alignment=4 * WORDS](
+                Coord(row * num_chunks + chunk, 0), pack[BITS](encoded)
+            )
+            var block, within = divmod(chunk * CHUNK, Encoding.block_k)
+            if within == 0:
+                flat_of(scales)[first_scale + block] = byte
+    if lane < Encoding.scale.row_bytes:
+        var bits = bitcast[DType.uint32](tensor_scale) >> UInt32(8 * lane)
+        flat_of(scales)[first_scale + Int(k) // Encoding.block_k + lane] = bits.cast[DType.uint8]()
+
+
 def quantize[
     known_dtype: Int = ANY, known_format: Int = ANY
 ](call: QuantizeCall, mut queue: Some[Queue]) raises:
@@ -208,6 +264,9 @@ def _quantize[
     comptime if bits == 8:
         if has_float_scales(call.format):
             return _quantize_float_blocks[dtype, aligned](call, queue)
+    elif True:
+        if has_e4m3_scales(call.format):
+            return _quantize_e4m3_rows[dtype, aligned](call, queue)
     var num_chunks = call.rows * call.k // CHUNK
     queue.launch[quantize_chunks[dtype, bits, aligned]](
         Grid(ceildiv(num_chunks, THREADS), threads=THREADS),
@@ -240,6 +299,23 @@ def _quantize_float_blocks[
     )
 
 
+def _quantize_e4m3_rows[
+    dtype: DType, aligned: Bool
+](call: QuantizeCall, mut queue: Some[Queue]) raises:
+    """Launches `quantize_e4m3_rows`."""
+    queue.launch[quantize_e4m3_rows[dtype, aligned]](
+        Grid(ceildiv(call.rows * WARP_THREADS, THREADS), threads=THREADS),
+        device_pointer[dtype](call.values),
+        device_pointer[DType.uint32](call.codes),
+        device_pointer[DType.uint8](call.scales),
+        device_pointer[DType.float32](call.tensor_scales),
+        Int64(call.rows),
+        Int64(call.k),
+        Int64(call.row_stride),
+        UInt32(1 if call.tensor_scales != 0 else 0),
+    )
+
+
 def dequantize_chunks[
     Layout: OperandLayout, dtype: DType, bits: Int
 ](
@@ -259,7 +335,10 @@ def dequantize_chunks[
     var packed = PackedRows[Layout](codes, scales, Int(k))
     var values = decode_chunk(packed.chunk[bits, RUN_BYTES](element, row, row_chunk), element)
     var rounded: SIMD[dtype, CHUNK]
-    if has_float_scales(Int(format)):
+    if has_e4m3_scales(Int(format)):
+        values *= packed.e4m3_scale(row, row_chunk * CHUNK)
+        rounded = round_product_to[dtype](values, packed.tensor_scale(row))
+    elif has_float_scales(Int(format)):
         var scale = packed.float_scale(row, row_chunk * CHUNK, block_of(Int(format)))
         rounded = round_product_to[dtype](values, scale)
     else:
@@ -309,11 +388,11 @@ def relayout_runs[
     rows: Int64,
     k: Int64,
     row_bytes: Int64,
-    num_floats: Int64,
+    kept_bytes: Int64,
 ):
     """Moves one run of codes and one scale a thread, and writes the padding.
 
-    Scales that are floats, as many as `num_floats`, stay in their order.
+    Scales that are floats, or have some behind them, stay in their order: `kept_bytes`.
     """
     var shape = OperandShape(Int(rows), Int(k))
     var source = PackedRows[Source](codes, scales, shape.k)
@@ -325,10 +404,9 @@ def relayout_runs[
             bytes = source.load_run(row, run, Int(row_bytes))
         target.store_run(row, run, Int(row_bytes), bytes)
 
-    if num_floats > 0:
-        if global_thread() < Int(num_floats):
-            var words = flat_of(scales_out.unsafe_bitcast[UInt32]())
-            words[global_thread()] = flat_of(scales.unsafe_bitcast[UInt32]())[global_thread()]
+    if kept_bytes > 0:
+        if global_thread() < Int(kept_bytes):
+            flat_of(scales_out)[global_thread()] = flat_of(scales)[global_thread()]
         return
     var scale_row, block = divmod(global_thread(), padded_blocks[Target](shape.k // BLOCK))
     if scale_row < scale_rows[Target](shape):
@@ -355,11 +433,11 @@ def _relayout[
     var row_bytes = call.k * bits_of(call.format) // 8
     var num_runs = code_rows[Target](shape) * (row_bytes // RUN_BYTES)
     var num_scales = scale_rows[Target](shape) * padded_blocks[Target](shape.k // BLOCK)
-    var num_floats = 0
+    var kept_bytes = 0
     if has_float_scales(call.format):
-        num_floats = scale_bytes_of(call.format, call.rows, call.k) // Scale.FLOAT32.bytes
+        kept_bytes = scale_bytes_of(call.format, call.rows, call.k)
     queue.launch[relayout_runs[Source, Target]](
-        Grid(ceildiv(max(num_runs, num_scales, num_floats), THREADS), threads=THREADS),
+        Grid(ceildiv(max(num_runs, num_scales, kept_bytes), THREADS), threads=THREADS),
         device_pointer[DType.uint8](call.codes),
         device_pointer[DType.uint8](call.scales),
         device_pointer[DType.uint8](call.codes_out),
@@ -367,5 +445,5 @@ def _relayout[
         Int64(call.rows),
         Int64(call.k),
         Int64(row_bytes),
-        Int64(num_floats),
+        Int64(kept_bytes),
     )

@@ -17,9 +17,10 @@ from std.sys import size_of
 
 from ..launch.queue import DevicePointer
 from ..layouts import OperandLayout, RUN_BYTES, padded_blocks
+from ..numbers.decode import decode
 from ..numbers.elements import Element
 from ..numbers.floats import round_to
-from ..numbers.formats import BlockShape
+from ..numbers.formats import BlockShape, E4M3_BLOCK, Format
 from ..operands import Flat, Matrix
 from ..schedule.clusters import GridRows
 from ..schedule.tiles import Tile
@@ -47,6 +48,15 @@ def rows_of[dtype: DType](first: DevicePointer[dtype], row_stride: Int) -> Matri
 def tile_here() -> Tile:
     """Returns the tile of this group, see `GridRows`."""
     return Tile(GridRows.row_of(Int(block_idx.y), Int(block_idx.z)), Int(block_idx.x))
+
+
+@always_inline
+def load_unaligned(bytes: DevicePointer[DType.uint8], first: Int) -> Float32:
+    """Loads the float32 that begins at any byte."""
+    var loaded = SIMD[DType.uint8, 4]()
+    comptime for i in range(4):
+        loaded[i] = flat_of(bytes)[first + i]
+    return bitcast[DType.float32, 1](loaded)[0]
 
 
 @fieldwise_init
@@ -159,6 +169,18 @@ struct PackedRows[Layout: OperandLayout](TrivialRegisterPassable):
         """Loads the float scale of an element."""
         var scales = flat_of(self.scales.unsafe_bitcast[Float32]())
         return scales[block.index(row, element, self.k)]
+
+    @always_inline
+    def e4m3_scale(self, row: Int, element: Int) -> Float32:
+        """Loads the E4M3 scale of an element."""
+        var at = row * Format.NVFP4.scale_row_bytes(self.k) + element // E4M3_BLOCK
+        return decode[Element.E4M3](flat_of(self.scales)[at].cast[DType.uint32]())
+
+    @always_inline
+    def tensor_scale(self, row: Int) -> Float32:
+        """Loads the float behind the E4M3 scales of a row."""
+        var first = row * Format.NVFP4.scale_row_bytes(self.k) + self.k // E4M3_BLOCK
+        return load_unaligned(self.scales, first)
 
     @always_inline
     def _scale_offset(self, row: Int, block: Int) -> Int:

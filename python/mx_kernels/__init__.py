@@ -3,6 +3,7 @@
     MXTensor                      quantized numbers, as a torch tensor
     quantize, dequantize          floats to an MXTensor and back
     tensor_scale_of               the float of a whole tensor that NVFP4 may be quantized with
+    requantize                    an MXTensor in another format, and the error that this costs
     preshuffle, unshuffle         weights to the layout that a device reads fastest, and back
     matmul                        MXTensor @ MXTensor.T
     linear                        floats @ MXTensor.T in one call, quantized on the fly or kept
@@ -35,6 +36,7 @@ from mx_kernels.ops import (
     matmul,
     preshuffle,
     quantize,
+    requantize,
     tensor_scale_of,
     unshuffle,
 )
@@ -55,6 +57,7 @@ __all__ = [
     "moe",
     "preshuffle",
     "quantize",
+    "requantize",
     "save",
     "tensor_scale_of",
     "unshuffle",

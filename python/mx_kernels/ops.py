@@ -13,6 +13,9 @@ Floats in NumPy give floats in NumPy; what is encoded is always torch's.
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -34,11 +37,20 @@ from mx_kernels._core.checks import (
     check_operand,
     check_quantize,
     check_tensor_scale,
+    format_named,
 )
-from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for, facts
+from mx_kernels._core.facts import (
+    DEFAULT_FORMAT,
+    DEFAULT_ROUNDING,
+    activations_for,
+    ceil_to,
+    facts,
+)
 from mx_kernels.tensor import MXTensor
 
 _OPS = torch.ops.mx_kernels
+_FLOATS_AT_ONCE = 1 << 22
+"""What `requantize` decodes at a time: 16 MiB."""
 _LARGEST_NVFP4 = 6.0 * 448.0
 """The largest code times the largest scale."""
 
@@ -134,6 +146,70 @@ def dequantize(q: MXTensor, *, dtype=None) -> Tensor:
         ValueError: if the dtype is none of the three, or the device has no kernels.
     """
     return check_operand(q, "q").dequantize(dtype)
+
+
+class Requantized(NamedTuple):
+    """Numbers in another format, and what that costs."""
+
+    tensor: MXTensor
+    error: float
+    """The root of the mean square of the differences, over that of the numbers; 0 for none."""
+
+
+def requantize(
+    q: MXTensor, format: str, *, rounding: str = DEFAULT_ROUNDING, tensor_scale=None
+) -> Requantized:
+    """Quantizes the numbers of `q` to another format, in float32, some rows at a time.
+
+    >>> w = quantize(torch.randn(8, 64), format="nvfp4")
+    >>> fast, error = requantize(w, "mxfp4")
+    >>> fast.format, 0 < error < 0.2
+    ('mxfp4', True)
+
+    Args:
+        q: the quantized tensor [..., K], in any layout, which the result has too if its device
+            has one for the format.
+        format: a name from the format table; that of q gives q itself.
+        rounding: as in `quantize`.
+        tensor_scale: as in `quantize`, for all rows.
+
+    Raises:
+        TypeError: if q is not an MXTensor.
+        ValueError: as `quantize` does.
+    """
+    check_operand(q, "q")
+    if format == q.format:
+        return Requantized(q, 0.0)
+    fmt, rows = format_named(format), q.shape[-2] if q.ndim > 1 else 1
+    plain = q.unshuffle() if q.ndim > 1 else q
+    matrices = plain.view(-1, rows, q.k)
+    step = ceil_to(max(1, _FLOATS_AT_ONCE // q.k), math.lcm(fmt.block_rows, _rows_of_block(q)))
+    lost, whole, made = 0.0, 0.0, []
+    for matrix in matrices.unbind():
+        parts = []
+        for first in range(0, max(rows, 1), step):
+            floats = matrix[first : first + step].dequantize("float32")
+            rules = {"rounding": rounding, "tensor_scale": tensor_scale}
+            parts.append(quantize(floats, format=format, **rules))
+            finite = floats.double().where(floats.isfinite(), 0.0)
+            found = parts[-1].dequantize("float32").double().where(floats.isfinite(), 0.0)
+            lost += float((found - finite).square().sum())
+            whole += float(finite.square().sum())
+        made.append(torch.cat(parts) if len(parts) > 1 else parts[0])
+    tensor = (
+        torch.stack(made).view(q.shape)
+        if made
+        else quantize(q.dequantize("float32"), format=format)
+    )
+    tensor = tensor.to(q.dtype)
+    if q.byte_layout != plain.byte_layout:
+        layout = facts().layouts[q.byte_layout]
+        tensor = tensor.preshuffle(layout.device)
+    return Requantized(tensor, math.sqrt(lost / whole) if whole else 0.0)
+
+
+def _rows_of_block(q: MXTensor) -> int:
+    return facts().formats[q.format].block_rows
 
 
 def preshuffle(q: MXTensor, *, device: str | torch.device | None = None) -> MXTensor:

@@ -193,9 +193,7 @@ class MXTensor(Tensor):
 
     @property
     def block_scales(self) -> Tensor:
-        """The scales without tensor scales: of "nvfp4" float8_e4m3fn [..., K/16], a copy; else
-        `scales`.
-        """
+        """The scales without tensor scales: float8_e4m3fn [..., K/16], a copy; else `scales`."""
         if self.tensor_scale is None:
             return self._scales
         return self._scales[..., :-_FLOAT_BYTES].contiguous().view(torch.float8_e4m3fn)

@@ -21,10 +21,12 @@ from cases import (
     FORMATS,
     LAYOUTS,
     NUMPY_DTYPES,
+    NVFP4_FORMATS,
     ROUNDINGS,
     finite_codes,
     mx_tensor,
     on_every_device,
+    pack,
     random_operand,
     same_bits,
     torch_of,
@@ -37,6 +39,8 @@ from tests.tiers import tiered
 
 pytestmark = on_every_device
 REFUSALS = (TypeError, ValueError)
+RULES = {"e8m0": ROUNDINGS, "float32": ("even", "rceil"), "e4m3": ("even",)}
+"""The roundings of each kind of scales."""
 K_SIZES = (0, 1, 16, 31, 32, 33, 64, 96, 256)
 ROWS = (0, 1, 2, 3, 15, 16, 17, 33)
 
@@ -376,9 +380,14 @@ class Drawn:
             codes, scales = (part.reshape(*lead, rows, part.shape[-1]) for part in (codes, scales))
         else:
             element = oracle.FORMATS[format].element
-            codes = self.rng.choice(finite_codes(format), (*lead, rows, k))
+            codes = pack(self.rng.choice(finite_codes(format), (*lead, rows, k)), format)
             scales = oracle.quantize(np.zeros(shape), format=format)[1]
-            scales = np.float32(2.0 ** self.rng.uniform(-3, 3, scales.shape) / element.largest)
+            if format in NVFP4_FORMATS:
+                scales[..., :-4] = self.rng.integers(0x10, 0x40, scales[..., :-4].shape)
+                floats = scales[..., -4:].view(np.float32)
+            else:
+                floats = scales
+            floats[:] = 2.0 ** self.rng.uniform(-3, 3, floats.shape) / element.largest
         q = mx_tensor(codes, scales, self.one_of(layouts), format)
         return self.one_of(OPERAND_VIEWS.values())(q), oracle.dequantize(codes, scales, format)
 
@@ -388,7 +397,7 @@ class Drawn:
         if mode == "bf16":
             fits = rounding == "even"
         else:
-            fits = oracle.FORMATS[mode].scale == "e8m0" or rounding in ("even", "rceil")
+            fits = rounding in RULES[oracle.FORMATS[mode].scale]
         rules = {"activations": mode, "rounding": rounding, "out_dtype": self.one_of(DTYPES)}
         return rules, fits
 
@@ -428,7 +437,7 @@ def quantized(drawn):
     row = oracle.FORMATS[format]
     x, values = drawn.floats(*(shape if drawn.rng.random() < 0.9 else ()), k)
     fits = k % 32 == 0 and k and (row.block_rows == 1 or x.ndim > 1)
-    fits = fits and (row.scale == "e8m0" or rounding in ("even", "rceil"))
+    fits = fits and rounding in RULES[row.scale]
     q = yield fits, lambda: mx.quantize(x, format=format, rounding=rounding)
     codes, scales = oracle.quantize(values, rounding, format)
     assert q.shape == values.shape

@@ -4,7 +4,9 @@ The sweeps of every value, the products and the experts are in `test_fp8`, with 
 sums are multiplied by floats. Here is what NVFP4 has alone: E4M3 scales and tensor scales.
 """
 
+import copy
 import hashlib
+import pickle
 
 import ml_dtypes
 import numpy as np
@@ -22,6 +24,7 @@ from cases import (
     torch_of,
     values_of,
 )
+from mx_kernels._core.facts import facts
 from oracle import assert_bitwise_equal
 
 pytestmark = on_every_device
@@ -35,8 +38,8 @@ MODELOPT = {
     ("bfloat16", 2.0**-90): "967eb7f853d0bfc0c391dbb964b0e9d20b16d19b6c097b9e846f472b1fa35834",
 }
 """SHA-256 of the codes and scales that ModelOpt 0.47.0 (torch 2.13.0, on a CPU) makes of all numbers
-of a type up to a magnitude, in the order of their patterns, with one tensor scale; without -0, whose
-sign it drops."""
+of a type up to a magnitude, in the order of their patterns, with one tensor scale; without -0,
+whose sign it drops."""
 
 
 def test_codes_and_scales_are_modelopts_own_bytes():
@@ -143,3 +146,95 @@ def test_what_has_no_tensor_scale_takes_none_and_wrong_ones_are_named():
     for rounding in ("floor", "ceil", "rceil"):
         with pytest.raises(ValueError, match=r"whose scales are e4m3, expected 'even'"):
             mx.quantize(x, format="nvfp4", rounding=rounding)
+
+
+# Parts and wholes: tensor scales stay with their rows
+
+
+def numbers(q):
+    return values_of(q.dequantize("float32"))
+
+
+@pytest.fixture
+def weights(rng):
+    """Rows of every size."""
+    x = rng.standard_normal((3, 32, 128)) * 2.0 ** rng.uniform(-20, 20, (3, 32, 1))
+    return mx.quantize(torch_of(x, "float32"), format="nvfp4")
+
+
+@pytest.mark.parametrize("layout", ["plain", *list(oracle.LAYOUTS)[1:]])
+def test_parts_and_wholes_keep_numbers(weights, layout):
+    q = weights._relayout(facts().layouts[layout])
+    x = numbers(weights)
+    for part, expected in (
+        (q[1], x[1]), (q[:, :, 32:96], x[..., 32:96]), (q[1:], x[1:]), (q.clone(), x),
+        (q.unshuffle()[:, 3:20], x[:, 3:20]), (q[2, 0 if layout == "plain" else slice(None)],
+                                               x[2, 0] if layout == "plain" else x[2]),
+        (torch.cat([q[:, :, 64:], q[:, :, :64]], 2), np.concatenate([x[..., 64:], x[..., :64]], 2)),
+        (torch.cat([q[:1], q[2:]]), x[[0, 2]]), (torch.stack([q[2], q[0]]), x[[2, 0]]),
+        (q.view(3, 1, 32, 128), x[:, None]), (q.unshuffle().view(96, 128), x.reshape(96, 128)),
+    ):  # fmt: skip
+        assert_bitwise_equal(numbers(part), expected)
+    with pytest.raises(ValueError, match=r"cat: got nvfp4 along K, whose rows have other tensor"):
+        torch.cat([q[0], q[1]], 1)
+    with pytest.raises(ValueError, match=r"got K 16:128 of 128"):
+        q[:, :, 16:]
+
+
+def test_one_row_of_a_tensor_is_no_part_of_one_long_row(weights):
+    with pytest.raises(ValueError, match=r"K stays"):
+        weights.view(-1)
+
+
+@pytest.mark.cpu_only
+def test_files_copies_and_pickles_keep_bytes(weights, tmp_path):
+    w = weights[0]
+    mx.save({"w": w, "e": weights}, tmp_path / "w.safetensors")
+    loaded = mx.load(tmp_path / "w.safetensors", preshuffle=False)
+    for got, expected in (
+        (loaded["w"], w), (loaded["e"], weights), (pickle.loads(pickle.dumps(w)), w),
+        (copy.deepcopy(w), w), (mx.MXTensor(w.codes, w.scales, format="nvfp4"), w),
+    ):  # fmt: skip
+        assert got.format == "nvfp4" and got.shape == expected.shape
+        assert torch.equal(got.codes, expected.codes) and torch.equal(got.scales, expected.scales)
+
+
+@pytest.mark.cpu_only
+def test_layers_of_a_model_become_nvfp4_and_keep_their_activations(rng):
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 64))
+    x = torch.randn(5, 64)
+    exact = model(x)
+    mx.convert(model, format="nvfp4")
+    assert [layer.format for layer in mx.conversion_report(model).layers] == ["nvfp4"] * 2
+    assert {layer.activations for layer in mx.conversion_report(model).layers} == {"bf16"}
+    error = (model(x) - exact).norm() / exact.norm()
+    assert 0.01 < error < 0.2
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(x), model(x))
+    quantizes = torch.compile(
+        lambda x: mx.quantize(x, format="nvfp4", tensor_scale=0.01).dequantize("float32"),
+        backend="aot_eager", fullgraph=True,
+    )  # fmt: skip
+    expected = mx.quantize(x, format="nvfp4", tensor_scale=0.01).dequantize("float32")
+    assert torch.equal(quantizes(x), expected)
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("format", ["mxfp4", "mxfp8", "fp8_block", "fp8_block_2d", "nvfp4"])
+@pytest.mark.parametrize("source", ["nvfp4", "fp8_block_2d", "mxint8"])
+def test_requantize_is_quantize_of_the_numbers_in_float32(rng, source, format, monkeypatch):
+    monkeypatch.setattr(mx.ops, "_FLOATS_AT_ONCE", 1 << 13)
+    w = mx.quantize(torch_of(rng.standard_normal((2, 300, 160)), "bfloat16"), format=source)
+    floats = w.dequantize("float32")
+    expected = mx.quantize(floats, format=format) if format != source else w
+    for given in (w, w.preshuffle("cpu")):
+        got, error = mx.requantize(given, format)
+        assert (got.format, got.shape, got.dtype) == (format, w.shape, w.dtype)
+        assert got.byte_layout == given.byte_layout
+        assert torch.equal(got.unshuffle().codes, expected.codes)
+        assert torch.equal(got.unshuffle().scales, expected.scales)
+        lost = values_of(expected.dequantize("float32")) - values_of(floats)
+        wanted = np.sqrt((lost**2).sum() / (values_of(floats) ** 2).sum())
+        np.testing.assert_allclose(error, wanted, rtol=1e-12)
+        assert error == 0 if format == source else 0 < error < 0.15

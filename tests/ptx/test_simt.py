@@ -72,9 +72,19 @@ def operand(rng, rows, k, format):
     if format in FORMATS:
         return Operand(*random_operand(rng, rows, k, format=format), format)
     codes = pack(rng.choice(finite_codes(format), (rows, k)), format)
+    if format == "nvfp4":
+        scales = np.empty((rows, k // 16 + 4), np.uint8)
+        scales[:, :-4] = rng.integers(0x10, 0x50, (rows, k // 16))
+        scales[:, -4:].view(np.float32)[:] = 2.0 ** (rng.uniform(-3, 3, (rows, 1)) - 4)
+        return Operand(codes, scales, format)
     _, scales = oracle.quantize(np.zeros((rows, k)), format=format)
     largest = oracle.FORMATS[format].element.largest
     return Operand(codes, np.float32(2.0 ** rng.uniform(-3, 3, scales.shape) / largest), format)
+
+
+def floats_of(q):
+    """Views the floats among plain scales: all, or those behind the bytes of a row."""
+    return q.scales if q.scales.dtype == np.float32 else q.scales[:, -4:].view(np.float32)
 
 
 def operands(rng, shape, left, right):
@@ -133,13 +143,15 @@ def test_every_format_in_every_layout_at_the_edges_of_tiles(rng, right, layout):
     check_product(*operands(rng, (m, n, k), left, right), layout, seed=index)
 
 
-@pytest.mark.parametrize("left, right", [("mxfp8", "mxfp4"), ("fp8_block", "fp8_block_2d")])
+@pytest.mark.parametrize("left, right", [("mxfp8", "mxfp4"), ("fp8_block", "fp8_block_2d"),
+                                         ("nvfp4", "nvfp4"), ("fp8_block", "nvfp4")])  # fmt: skip
 def test_more_tiles_and_steps_than_one(rng, left, right):
     check_product(*operands(rng, (129, 131, 416), left, right), "preshuffled_cuda")
 
 
 @pytest.mark.parametrize("pair", [("mxfp4", "mxint8"), ("mxfp8_e5m2", "fp8"),
-                                  ("fp8", "mxfp4"), ("mxint8", "mxfp8")], ids="-".join)  # fmt: skip
+                                  ("fp8", "mxfp4"), ("mxint8", "mxfp8"),
+                                  ("nvfp4", "nvfp4")], ids="-".join)  # fmt: skip
 def test_hopper_has_them_too(rng, pair):
     arguments = {"plan": PORTABLE, "architecture": "sm_90a"}
     check_product(*operands(rng, SHAPES[1], *pair), "preshuffled_cuda", **arguments)
@@ -153,7 +165,7 @@ def test_no_order_of_warps_changes_a_bit(rng):
             same_bits(other, first)
 
 
-@pytest.mark.parametrize("right", ["mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8", "mxfp6"])
+@pytest.mark.parametrize("right", ["mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8", "mxfp6", "nvfp4"])
 def test_tiles_of_twice_the_rows(rng, right):
     """There are 96 of them, two above each other; the first four are run."""
     m, n, k, groups = 130, 6100, 160, 4
@@ -166,7 +178,8 @@ def test_tiles_of_twice_the_rows(rng, right):
     got = device.run(recorded._replace(launches=launches))
     columns = np.flatnonzero(~got.isnan().all(0).numpy())
     assert len(columns) == groups // 2 * 128
-    check(got[:, columns], a.values(), w.values()[columns], has_float_scales=False)
+    has_float_scales = right not in FORMATS
+    check(got[:, columns], a.values(), w.values()[columns], has_float_scales=has_float_scales)
 
 
 @pytest.mark.parametrize("bias_dtype", DTYPES)
@@ -179,7 +192,7 @@ def test_every_result_and_bias(rng, out, bias_dtype):
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
-@pytest.mark.parametrize("right", ["mxfp4", "mxint8", "fp8_block_2d", "mxfp6_e3m2"])
+@pytest.mark.parametrize("right", ["mxfp4", "mxint8", "fp8_block_2d", "mxfp6_e3m2", "nvfp4"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_activations_that_stay_floats(rng, dtype, right, way):
     m, n, k = 33, 65, 192
@@ -201,6 +214,7 @@ def test_activations_that_stay_floats(rng, dtype, right, way):
 @pytest.mark.parametrize("left", LEFT)
 def test_activations_that_are_quantized_in_the_call(rng, left, dtype, rounding):
     m, n, k = 17, 34, 160
+    rounding = "even" if left == "nvfp4" else rounding
     x = oracle.round_to(rng.standard_normal((m, k)) * 2.0 ** rng.integers(-9, 9, (m, 1)), dtype)
     x[3], x[4, :32] = 0, 0
     w = operand(rng, n, k, RIGHT[LEFT.index(left)])
@@ -231,6 +245,7 @@ def test_rows_of_more_than_one_part(rng):
 @pytest.mark.parametrize("m, k, parts, pair", [
     (1, 512, 2, ("mxfp4", "mxfp4")), (16, 800, 3, ("fp8_block", "fp8_block_2d")),
     (17, 1056, 4, ("fp8", "mxint8")), (3, 288, 1, ("mxfp8", "fp8")),
+    (9, 800, 3, ("mxfp8", "nvfp4")),
 ])  # fmt: skip
 def test_groups_that_share_k(rng, m, k, parts, pair, way):
     a, w = operands(rng, (m, 130, k), *pair)
@@ -295,14 +310,15 @@ def test_scales_of_every_size_in_all_rows(rng, low, high):
 
 
 @pytest.mark.parametrize("row, scale, other", [(0, 2.0**-140, 20), (-1, 2.0**110, -60), (0, 0, 0)])
-@pytest.mark.parametrize("left, right", [("fp8_block", "fp8_block_2d"), ("mxfp8", "fp8")])
+@pytest.mark.parametrize("left, right", [("fp8_block", "fp8_block_2d"), ("mxfp8", "fp8"),
+                                         ("mxfp8", "nvfp4")])  # fmt: skip
 def test_float_scales_of_any_size(rng, left, right, row, scale, other):
     a, w = operands(rng, (17, 131, 160), left, right)
     if left == "fp8_block":
         a.scales[...] *= 2.0**other
     else:
         a.scales[...] = np.int16(a.scales) + other
-    w.scales[row] = scale
+    floats_of(w)[row] = scale
     check_marked(a, w, slice(None), slice(None))
 
 
@@ -317,6 +333,13 @@ def test_activations_of_any_size_by_float_scales(rng, exponent):
     check(got, values_of(x), w.values())
     # Columns are marked for scales above 2 ** 48, whatever the rows are.
     assert is_marked[:9].any() == (exponent < -60)
+
+
+def test_a_block_scale_that_is_nan_reaches_what_it_feeds_and_nothing_else(rng):
+    a, w = operands(rng, (33, 65, 160), "nvfp4", "nvfp4")
+    a.scales[3, 2], w.scales[9, 9], w.codes[9] = 0x7F, 0xFF, 0
+    w.scales[12, :-4] = np.arange(10) * 14
+    check_marked(a, w, [], [], out=torch.bfloat16)
 
 
 @pytest.mark.parametrize("pair", [("mxfp8", "mxfp8"), ("fp8_block", "fp8_e5m2"),
@@ -349,7 +372,8 @@ def test_an_infinite_scale_makes_nan_of_products_of_both_signs(rng, pair):
 
 @pytest.mark.parametrize("way", EVERY_WAY)
 @pytest.mark.parametrize("m, pair", [(16, ("mxfp4", "mxfp4")), (3, ("fp8_block", "mxint8")),
-                                     (2, ("mxfp6", "mxfp6_e3m2"))])  # fmt: skip
+                                     (2, ("mxfp6", "mxfp6_e3m2")),
+                                     (3, ("nvfp4", "nvfp4"))])  # fmt: skip
 def test_few_rows_of_a_short_k(rng, m, pair, way):
     a, w = operands(rng, (m, 37, 256), *pair)
     recorded = calls.multiply(a.stored(), w.stored("preshuffled_cuda"), out_dtype=torch.float32,
@@ -372,18 +396,29 @@ def test_weights_at_an_odd_address(rng):
 
 @pytest.mark.parametrize("rounding", ["even", "rceil"])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("format", ["mxfp4", "mxfp8_e5m2", "mxfp6", "fp8", "fp8_block_2d"])
+@pytest.mark.parametrize("format", ["mxfp4", "mxfp8_e5m2", "mxfp6", "fp8", "fp8_block_2d", "nvfp4"])
 def test_quantize_gives_the_oracles_bits(rng, format, dtype, rounding):
     x = oracle.round_to(rng.standard_normal((33, 160)) * 2.0 ** rng.integers(-12, 12), dtype)
     x[3], x[5, 7], x[6, 40] = 0, float("nan"), float("inf")
-    given = torch_of(x, dtype)
+    given, rounding = torch_of(x, dtype), "even" if format == "nvfp4" else rounding
     got = device.run(calls.quantize(given, format=format, rounding=rounding, **AMPERE))
     codes, scales = oracle.quantize(x, rounding, format)
     oracle.assert_bitwise_equal(got.codes.numpy(), codes, zeros_are_the_claim=True)
     oracle.assert_bitwise_equal(got.scales.numpy(), scales)
 
 
-@pytest.mark.parametrize("format", ["mxfp4", "mxfp8", "mxfp6", "fp8_block"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_quantize_takes_tensor_scales(rng, dtype):
+    x = oracle.round_to(rng.standard_normal((9, 96)), dtype)
+    scales = np.float32(2.0 ** rng.uniform(-9, -6, 9))
+    got = device.run(calls.quantize(torch_of(x, dtype), format="nvfp4", **AMPERE,
+                                    tensor_scale=torch.tensor(scales)))  # fmt: skip
+    codes, expected = oracle.quantize(x, "even", "nvfp4", scales)
+    oracle.assert_bitwise_equal(got.codes.numpy(), codes)
+    oracle.assert_bitwise_equal(got.scales.numpy(), expected)
+
+
+@pytest.mark.parametrize("format", ["mxfp4", "mxfp8", "mxfp6", "fp8_block", "nvfp4"])
 def test_layouts_move_bytes_and_decoding_is_exact(rng, format):
     w = operand(rng, 37, 192, format)
     there = device.run(calls.preshuffle(w.stored(), **AMPERE))

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad as fwd
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 import mx_kernels as mx
-from cases import DTYPES, FORMATS, FP8_FORMATS, LAYOUTS
+from cases import DTYPES, FLOAT_FORMATS, FORMATS, LAYOUTS
 from mx_kernels.integrations.offload import from_floats, in_floats
 from mx_kernels.integrations.torch_distributed import Bucket
 
@@ -26,7 +26,7 @@ pytestmark = [
 ]
 OPERANDS = [
     *((format, layout) for format in FORMATS for layout in LAYOUTS),
-    *((format, "plain") for format in FP8_FORMATS),
+    *((format, "plain") for format in FLOAT_FORMATS),
 ]
 SHAPES = [(1, 32), (18, 96), (2, 3, 160)]
 

@@ -9,7 +9,7 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from cases import E4M3_FORMATS, FORMATS, FP8_FORMATS, LAYOUTS, numbers_of, same_bits, values_of
+from cases import E4M3_FORMATS, FLOAT_FORMATS, FORMATS, LAYOUTS, numbers_of, same_bits, values_of
 from mx_kernels._core.cuda import CUDA, PORTABLE
 
 pytestmark = pytest.mark.skipif(
@@ -41,7 +41,10 @@ def coded(rows, k, format, spread=3):
     """Returns codes of random numbers, and scales of some sizes."""
     q = mx.quantize(torch.randn(rows, k), format=format)
     exponents = 2 * spread * torch.rand(q.scales.shape) - spread
-    if q.scales.is_floating_point():
+    if q.tensor_scale is not None:
+        floats = q.tensor_scale.unsqueeze(-1) * 2.0 ** exponents[:, :1]
+        q.scales[:, -4:] = floats.view(torch.uint8)
+    elif q.scales.is_floating_point():
         q.scales.mul_(2.0**exponents)
     else:
         q.scales.copy_(q.scales + exponents.round())
@@ -67,7 +70,7 @@ def test_every_pair_in_every_layout_at_the_edges_of_tiles(pair):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("right", FORMATS + FP8_FORMATS)
+@pytest.mark.parametrize("right", FORMATS + FLOAT_FORMATS)
 def test_every_layout_gives_the_bits_of_plain(right, layout):
     for m, n, k in ((40, 200, 352), (150, 70, 1024)):
         a, w = coded(m, k, "mxfp8"), coded(n, k, right)
@@ -75,7 +78,7 @@ def test_every_layout_gives_the_bits_of_plain(right, layout):
         same_bits(mx.matmul(a, weights), mx.matmul(a, w))
 
 
-@pytest.mark.parametrize("right", FORMATS + FP8_FORMATS)
+@pytest.mark.parametrize("right", FORMATS + FLOAT_FORMATS)
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
 def test_activations_that_stay_floats(dtype, right):
     for m, n, k in SHAPES:

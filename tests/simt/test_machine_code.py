@@ -15,7 +15,7 @@ REGISTERS, FRAME = 0x2F, 0x11
 """Attributes of a symbol: its registers, and the bytes of memory for what these cannot hold."""
 SECTION_SIZE = 64
 OTHERS = ("stage_rows", "add_parts", "compute_marked")
-NUM_KERNELS = 4 * 6 + len(OTHERS)
+NUM_KERNELS = 4 * 6 + 2 * 2 + len(OTHERS)
 TWO_GROUPS = 65536 // (2 * 256)
 """Registers of a thread under which a multiprocessor has two groups."""
 ARCHITECTURES = ["sm_80", "sm_89", "sm_90a"]

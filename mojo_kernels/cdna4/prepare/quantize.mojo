@@ -64,7 +64,8 @@ def quantize_rows[
 
 def quantizes_to(format: Format, rounding: Rounding) -> Bool:
     """Says whether there is a kernel for a format and a rule."""
-    return Bool(operand_code(format.element)) and rounding.fits(format.scale)
+    var has_kernel = Bool(operand_code(format.element)) and format.scale != Scale.E4M3
+    return has_kernel and rounding.fits(format.scale)
 
 
 struct QuantizeKernel[format: Format, dtype: DType, rounding: Rounding]:

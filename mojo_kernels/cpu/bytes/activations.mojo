@@ -12,6 +12,10 @@ offset of the weight bytes. Added to the bits of a weight scale times its unit, 
 gives the bits of the product. A row also knows the window of its scales: with the window
 of a weight tile it tells whether all products are regular float32.
 
+Beside E4M3 scales, of either side, a block has two of each: a correction and a float32, its scale
+times the unit, for each sixteen elements. The window is then that of the row's tensor scale, if it
+has one, which multiplies its sums in the end.
+
 Blocks lie in the order that `block_order` pictures.
 """
 
@@ -22,20 +26,22 @@ from std.memory import bitcast
 from std.sys import CompilationTarget
 
 from ...layouts import OperandShape, Plain
+from ...numbers.decode import decode
 from ...numbers.elements import Element
-from ...numbers.floats import F32_MANTISSA_BITS
+from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
-from ...numbers.scales import E8M0_BIAS
+from ...numbers.scales import E8M0_BIAS, E8M0_NAN
 from ...operands import Bytes, Flat, Matrix, Operand, beyond
 from ..block_order import BlockOrder, Decoding, GroupLimits, RowGroups
-from ..encode import EncodedBlock, carry_of, encode_block
+from ..encode import E4M3_SCALES, EncodedBlock, FloatScaledBlock, carry_of, encode_block
 from ..quantize import groups_per_task
 from ..ranges import RangeWork, RowRange, RowSources
+from ..scaled_rows import ScaledRows
 from ..scratch import Scratch, padded
 from ..vectors import BLOCK
-from ..window import RowWindows, ScaleWindow
-from .integers import in_order_of, integers_of, largest_integer, unit_shift
+from ..window import RowWindows, ScaleWindow, float_scale_ends
+from .integers import ScaleKinds, in_order_of, integers_of, largest_integer, unit_shift
 
 comptime LIMITS = GroupLimits(12, 36, 36, 6) if CompilationTarget.has_avx512f() else GroupLimits(
     3, 6, 6, 2
@@ -60,9 +66,14 @@ struct ExpandedRows(TrivialRegisterPassable):
     var values: Flat[DType.int8]
     """The elements as integers, 32 for each block."""
     var exponents: Flat[DType.uint32]
-    """The exponent of each block's scale times the unit; 0 where all codes are zero."""
+    """The exponent of each block's scale times the unit, or the bits of that as a float; of zeros
+    the exponent 0."""
     var corrections: Flat[DType.int32]
     """Minus the sum of each block's values times the weights' offset."""
+    var per_block: Int
+    """Exponents and corrections of a block."""
+    var tensor_scales: Flat[DType.float32]
+    """What the sums of each row are to be multiplied by; nothing where that is one."""
     var scales: Bytes
     """The scale byte of each block."""
     var windows: RowWindows
@@ -71,19 +82,24 @@ struct ExpandedRows(TrivialRegisterPassable):
     """How many times the unit of the integers is halved from one."""
 
     @staticmethod
-    def num_bytes(shape: OperandShape) -> Int:
+    def num_bytes(shape: OperandShape, scales: ScaleKinds) -> Int:
         """Returns the scratch memory that `carve` takes."""
         var blocks = shape.rows * (shape.k // BLOCK)
         return (
             padded[DType.int8](blocks * BLOCK)
-            + 2 * padded[DType.uint32](blocks)
+            + 2 * padded[DType.uint32](blocks * scales.per_block())
+            + padded[DType.float32](shape.rows if scales.left else 0)
             + padded[DType.uint8](blocks)
             + RowWindows.num_bytes(shape.rows)
         )
 
     @staticmethod
     def carve(
-        shape: OperandShape, decoding: Decoding, unit_shift: Int, mut scratch: Scratch
+        shape: OperandShape,
+        decoding: Decoding,
+        unit_shift: Int,
+        scales: ScaleKinds,
+        mut scratch: Scratch,
     ) -> Self:
         """Takes room for `shape` from `scratch`."""
         var blocks = shape.rows * (shape.k // BLOCK)
@@ -92,8 +108,10 @@ struct ExpandedRows(TrivialRegisterPassable):
             decoding,
             LIMITS.cut(shape.rows, decoding),
             scratch.carve[DType.int8](blocks * BLOCK),
-            scratch.carve[DType.uint32](blocks),
-            scratch.carve[DType.int32](blocks),
+            scratch.carve[DType.uint32](blocks * scales.per_block()),
+            scratch.carve[DType.int32](blocks * scales.per_block()),
+            scales.per_block(),
+            scratch.carve[DType.float32](shape.rows if scales.left else 0),
             scratch.carve[DType.uint8](blocks),
             RowWindows.carve(shape.rows, scratch),
             unit_shift,
@@ -108,8 +126,10 @@ struct ExpandedRows(TrivialRegisterPassable):
             self.decoding,
             LIMITS.cut(rows.count, self.decoding),
             beyond(self.values, first_block * BLOCK),
-            beyond(self.exponents, first_block),
-            beyond(self.corrections, first_block),
+            beyond(self.exponents, first_block * self.per_block),
+            beyond(self.corrections, first_block * self.per_block),
+            self.per_block,
+            beyond(self.tensor_scales, rows.first),
             beyond(self.scales, first_block),
             self.windows.beyond(rows.first),
             self.unit_shift,
@@ -121,26 +141,67 @@ struct ExpandedRows(TrivialRegisterPassable):
         return BlockOrder[STRETCH_BLOCKS](self.groups, self.shape.k // BLOCK)
 
     @always_inline
-    def put[left: Format, right: Element](self, index: Int, encoded: EncodedBlock[left]):
+    def put[
+        left: Format, right: Element, scales: ScaleKinds
+    ](self, index: Int, encoded: EncodedBlock[left]):
         """Stores one encoded block at its place."""
-        comptime LARGEST = largest_integer[left.element]()
-        comptime WEIGHT_OFFSET = largest_integer[right]()
-        # In this order: of codes that are known to be below 16 a look-up becomes scalar code.
-        var codes = in_order_of[right](rebind[SIMD[DType.uint8, BLOCK]](encoded.codes))
-        var values = integers_of[left.element](codes)
-        self.values.store[alignment=BLOCK](Coord(index * BLOCK), values)
-
-        # Unsigned bytes, whose sum is one instruction.
-        var unsigned = bitcast[DType.uint8, BLOCK](values) + UInt8(LARGEST)
-        var sum = Int(unsigned.cast[DType.uint32]().reduce_add()) - BLOCK * LARGEST
-        self.corrections.store(Coord(index), Int32(-WEIGHT_OFFSET * sum))
+        var codes = rebind[SIMD[DType.uint8, BLOCK]](encoded.codes)
+        self.put_codes[left.element, right, scales](index, codes)
 
         # A block of zeros may have any scale; the product must only be finite.
         comptime UNIT_BIAS = UInt32(E8M0_BIAS + unit_shift[left.element]())
-        var exponent = encoded.scale.cast[DType.uint32]() - UNIT_BIAS
-        var field = exponent << F32_MANTISSA_BITS
-        self.exponents.store(Coord(index), field if encoded.any() else 0)
+        comptime if scales.are_floats():
+            comptime UNIT = UInt32(unit_shift[left.element]())
+            var scale = encoded.scale.cast[DType.uint32]()
+            var bits = (max(scale, UNIT + 1) - UNIT) << F32_MANTISSA_BITS
+            var factor = bits if encoded.any() else UInt32(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
+            comptime for i in range(scales.per_block()):
+                self.exponents.store(Coord(index * scales.per_block() + i), factor)
+        elif True:
+            var exponent = encoded.scale.cast[DType.uint32]() - UNIT_BIAS
+            var field = exponent << F32_MANTISSA_BITS
+            self.exponents.store(Coord(index), field if encoded.any() else 0)
         self.scales.store(Coord(index), encoded.scale)
+
+    @always_inline
+    def put_scaled[
+        left: Format, right: Element, scales: ScaleKinds
+    ](self, index: Int, encoded: FloatScaledBlock[left]):
+        """Stores one block under E4M3 scales at its place."""
+        var codes = rebind[SIMD[DType.uint8, BLOCK]](encoded.codes)
+        self.put_codes[left.element, right, scales](index, codes)
+        comptime UNIT = Float32(1) / Float32(1 << unit_shift[left.element]())
+        var factors = decode[Element.E4M3](encoded.scales.cast[DType.uint32]()) * UNIT
+        var bits = bitcast[DType.uint32, E4M3_SCALES](factors)
+        self.exponents.store[alignment=4](Coord(index * E4M3_SCALES), bits)
+
+    @always_inline
+    def put_codes[
+        left: Element, right: Element, scales: ScaleKinds
+    ](self, index: Int, block: SIMD[DType.uint8, BLOCK]):
+        """Stores the integers of a block, and their corrections."""
+        comptime LARGEST = largest_integer[left]()
+        comptime WEIGHT_OFFSET = largest_integer[right]()
+        comptime PARTS = scales.per_block()
+        # In this order: of codes that are known to be below 16 a look-up becomes scalar code.
+        var codes = in_order_of[right](block)
+        var values = integers_of[left](codes)
+        self.values.store[alignment=BLOCK](Coord(index * BLOCK), values)
+
+        # Unsigned bytes, whose sum is one instruction. Vectors of even places come first, then odd
+        # ones: a part of K is a part of each half.
+        var unsigned = bitcast[DType.uint8, BLOCK](values) + UInt8(LARGEST)
+        comptime WIDTH = BLOCK // 2 // PARTS
+        comptime for i in range(PARTS):
+            var sum: Int
+            comptime if PARTS == 1:
+                sum = Int(unsigned.cast[DType.uint32]().reduce_add())
+            elif True:
+                var even = unsigned.slice[WIDTH, offset=i * WIDTH]().cast[DType.uint32]()
+                var odd = unsigned.slice[WIDTH, offset=BLOCK // 2 + i * WIDTH]()
+                sum = Int((even + odd.cast[DType.uint32]()).reduce_add())
+            sum -= BLOCK // PARTS * LARGEST
+            self.corrections.store(Coord(index * PARTS + i), Int32(-WEIGHT_OFFSET * sum))
 
 
 trait BlockSource(TrivialRegisterPassable):
@@ -207,7 +268,7 @@ struct Prequantized[left: Format](BlockSource):
 
 
 @fieldwise_init
-struct ExpandGroups[Source: BlockSource, right: Element](RangeWork):
+struct ExpandGroups[Source: BlockSource, right: Format](RangeWork):
     """Fills `ExpandedRows` from a source, some groups of rows a task.
 
     Within a group, blocks are made in the order in which they are stored.
@@ -246,12 +307,60 @@ struct ExpandGroups[Source: BlockSource, right: Element](RangeWork):
                 index = order.of_group(group, block)
             for row in range(num_rows):
                 var encoded = self.source.block(sources[row], block)
-                part.put[Self.Source.format, Self.right](index, encoded)
+                comptime SCALES = ScaleKinds.of(Self.Source.format, Self.right)
+                part.put[Self.Source.format, Self.right.element, SCALES](index, encoded)
                 if encoded.any() or encoded.is_nan():
                     windows[row] = windows[row].including(_half_scale(encoded))
                 index += 1
         for row in range(num_rows):
             part.windows.put(first_row + row, windows[row])
+
+
+@fieldwise_init
+struct ExpandScaledRows[Source: ScaledRows, right: Format](RangeWork):
+    """The same from a source with tensor scales, row by row."""
+
+    var source: Self.Source
+    var sources: RowSources
+    """Which of its rows."""
+    var out: ExpandedRows
+
+    def num_tasks(self, rows: RowRange) -> Int:
+        """Returns how many tasks the groups of a range are."""
+        var groups = self.out.of_range(rows).groups
+        return ceildiv(groups.count, groups_per_task(self.out.shape.k, groups.largest()))
+
+    def run(self, rows: RowRange, task: Int):
+        """Expands the groups of a task."""
+        var part = self.out.of_range(rows)
+        var count = groups_per_task(part.shape.k, part.groups.largest())
+        var last = min((task + 1) * count, part.groups.count)
+        for row in range(part.groups.start(task * count), part.groups.start(last)):
+            part.windows.put(row, self._expand(self.sources.of(rows.first + row), row, part))
+
+    def _expand(self, source_row: Int, row: Int, part: ExpandedRows) -> ScaleWindow:
+        """Expands a row, and returns the window of its tensor scale."""
+        comptime LEFT = Self.Source.format
+        comptime SCALES = ScaleKinds.of(LEFT, Self.right)
+        comptime NAN = UInt8(Element.E4M3.nan_code)
+        var order = part.order()
+        var scale = self.source.scale(source_row, 0, part.shape.k)
+        part.tensor_scales.store(Coord(row), scale)
+        var index, group_rows = 0, order.groups.size(order.groups.group_of(row))
+        var used, has_nan = SIMD[DType.uint8, LEFT.block_k](0), False
+        for block in range(order.k_blocks):
+            index = order.index(row, block) if block % STRETCH_BLOCKS == 0 else index + group_rows
+            var encoded = self.source.block(source_row, block, scale)
+            part.put_scaled[LEFT, Self.right.element, SCALES](index, encoded)
+            used |= encoded.codes & UInt8(LEFT.element.magnitude_mask())
+            has_nan |= (encoded.scales & UInt8(Element.E4M3.magnitude_mask())).eq(NAN).reduce_or()
+        var field = (bitcast[DType.uint32](scale) >> F32_MANTISSA_BITS) & 255
+        var ends = float_scale_ends[1](field)
+        if has_nan or Int(ends[1]) == E8M0_NAN:
+            return ScaleWindow(0, E8M0_NAN)
+        if used.eq(0).reduce_and():
+            return ScaleWindow.EMPTY
+        return ScaleWindow(Int(ends[0]), Int(ends[1]))
 
 
 @always_inline

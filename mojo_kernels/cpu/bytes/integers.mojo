@@ -20,6 +20,7 @@ from ...numbers.elements import Element
 from ...numbers.formats import Format
 from ...numbers.packing import spread_sixes
 from ...numbers.scales import Scale
+from ..encode import E4M3_SCALES
 from ..vectors import BLOCK, STEP_BYTES, Words
 from ..weights import WeightTiles, four_sixes
 from .dot import WeightBytes
@@ -38,10 +39,31 @@ comptime _SIGN_BIT = UInt8(0x80)
 
 
 def has_integers(format: Format) -> Bool:
-    """Says whether a format's elements are small integers, under powers of two."""
+    """Says whether a format's elements are small integers."""
     var element = format.element
-    var is_small = element == Element.E2M1 or element == Element.E2M3 or element.is_integer()
-    return is_small and format.scale == Scale.E8M0
+    return element == Element.E2M1 or element == Element.E2M3 or element.is_integer()
+
+
+@fieldwise_init
+struct ScaleKinds(TrivialRegisterPassable):
+    """Which sides of a product have E4M3 scales: then all scales are floats, one a block of such.
+    """
+
+    var left: Bool
+    var right: Bool
+
+    @staticmethod
+    def of(left: Format, right: Format) -> Self:
+        """Returns those of two formats."""
+        return Self(left.scale == Scale.E4M3, right.scale == Scale.E4M3)
+
+    def are_floats(self) -> Bool:
+        """Says whether scales are floats, and not exponents."""
+        return self.left or self.right
+
+    def per_block(self) -> Int:
+        """Returns the scales of a block of the kernels."""
+        return E4M3_SCALES if self.are_floats() else 1
 
 
 def largest_integer[element: Element]() -> Int:

@@ -1,26 +1,28 @@
-"""Small integers on both sides, MXFP4, MXFP6 or MXINT8: which problems, and their launch."""
+"""Small integers on both sides, MXFP4, MXFP6, NVFP4 or MXINT8: which problems, and their launch."""
 
 from ...layouts import OperandShape, Plain
-from ...numbers.elements import Element
 from ...numbers.floats import FLOAT_TYPES
-from ...numbers.formats import FORMATS
+from ...numbers.formats import FORMATS, Format, has_e4m3_scales
+from ...numbers.scales import Scale
 from ...operands import Operand, matrix
 from ...problem import Known, Left, LeftKind, Right, may_be
 from ..block_order import RowGroups
 from ..launch import decoding_of, multiply_panels, prepare
 from ..ranges import RangedProblem
+from ..scaled_rows import EncodedScaledRows, QuantizedScaledRows, ScaledRows
 from ..scratch import Scratch
 from ..threads import Team
 from .activations import (
     ExpandedRows,
     BlockSource,
     ExpandGroups,
+    ExpandScaledRows,
     LIMITS,
     Prequantized,
     QuantizedOnTheFly,
 )
 from .dot import Reach
-from .integers import has_integers, largest_integer, unit_shift
+from .integers import ScaleKinds, has_integers, largest_integer, unit_shift
 from .panel import ByteProduct
 
 comptime NAME: StaticString = "cpu/bytes/kernel.mojo"
@@ -60,9 +62,10 @@ def groups_of(rows: Int, right: Right) -> RowGroups:
     return LIMITS.cut(rows, decoding_of(right))
 
 
-def num_bytes(rows: Int, k: Int) -> Int:
+def num_bytes(left: Left, right: Right, rows: Int, k: Int) -> Int:
     """Returns the scratch memory that `launch` takes for some rows."""
-    return ExpandedRows.num_bytes(OperandShape(rows, k))
+    var scales = ScaleKinds(has_e4m3_scales(left.format), has_e4m3_scales(right.format))
+    return ExpandedRows.num_bytes(OperandShape(rows, k), scales)
 
 
 def launch[known: Known, T: Team](problem: RangedProblem, mut scratch: Scratch, team: T):
@@ -83,26 +86,33 @@ def _launch_pair[
     """Computes a problem of one pair of formats."""
     comptime LEFT = FORMATS[left].element
     comptime RIGHT = FORMATS[right].element
+    comptime SCALES = ScaleKinds.of(FORMATS[left], FORMATS[right])
     comptime REACH = Reach.of(largest_integer[LEFT](), largest_integer[RIGHT]())
     var shape = OperandShape(problem.ranges.rows, problem.k)
     var decoding = decoding_of(problem.experts.right)
-    var activations = ExpandedRows.carve(shape, decoding, unit_shift[LEFT](), scratch)
-    _prepare[known, left, RIGHT](problem, activations, team)
-    multiply_panels[known, FORMATS[right]](ByteProduct[REACH](activations), problem, team)
+    var activations = ExpandedRows.carve(shape, decoding, unit_shift[LEFT](), SCALES, scratch)
+    _prepare[known, left, FORMATS[right]](problem, activations, team)
+    var product = ByteProduct[REACH, SCALES](activations)
+    multiply_panels[known, FORMATS[right].kin()](product, problem, team)
 
 
 def _prepare[
-    known: Known, format: Int, right: Element, T: Team
+    known: Known, format: Int, right: Format, T: Team
 ](problem: RangedProblem, activations: ExpandedRows, team: T):
     """Expands the blocks of the left side, whether they came so or are quantized now."""
-    comptime FORMAT_OF_LEFT = FORMATS[format]
+    comptime FORMAT_OF_LEFT = FORMATS[format].kin()
+    comptime HAS_E4M3 = FORMAT_OF_LEFT.scale == Scale.E4M3
+    comptime blocks = FORMATS[format].block()
     var left = problem.left
     comptime if known.has_kind(LeftKind.ENCODED):
         if left.kind == LeftKind.ENCODED:
             var a = Operand[Plain, FORMAT_OF_LEFT].at(
-                left.values, left.scales, problem.sources.rows, problem.k
+                left.values, left.scales, problem.sources.rows, problem.k, materialize[blocks]()
             )
-            return _expand[right](Prequantized(a), problem, activations, team)
+            comptime if HAS_E4M3:
+                return _expand_scaled[right](EncodedScaledRows(a), problem, activations, team)
+            else:
+                return _expand[right](Prequantized(a), problem, activations, team)
     comptime if known.has_kind(LeftKind.QUANTIZED):
         comptime for i in range(len(FLOAT_TYPES)):
             comptime if may_be(known.dtype, i):
@@ -110,12 +120,25 @@ def _prepare[
                     var x = matrix[FLOAT_TYPES[i]](
                         left.values, problem.sources.rows, problem.k, left.row_stride
                     )
-                    var source = QuantizedOnTheFly[FORMAT_OF_LEFT](x, left.rounding)
-                    return _expand[right](source, problem, activations, team)
+                    comptime if HAS_E4M3:
+                        var source = QuantizedScaledRows[FORMAT_OF_LEFT](
+                            x, left.rounding, materialize[blocks]()
+                        )
+                        return _expand_scaled[right](source, problem, activations, team)
+                    else:
+                        var source = QuantizedOnTheFly[FORMAT_OF_LEFT](x, left.rounding)
+                        return _expand[right](source, problem, activations, team)
+
+
+def _expand_scaled[
+    right: Format, Source: ScaledRows, T: Team
+](source: Source, problem: RangedProblem, activations: ExpandedRows, team: T):
+    """Expands the blocks of one source with tensor scales."""
+    prepare(ExpandScaledRows[right=right](source, problem.sources, activations), problem, team)
 
 
 def _expand[
-    right: Element, Source: BlockSource, T: Team
+    right: Format, Source: BlockSource, T: Team
 ](source: Source, problem: RangedProblem, activations: ExpandedRows, team: T):
     """Expands the blocks of one source."""
     prepare(ExpandGroups[right=right](source, problem.sources, activations), problem, team)

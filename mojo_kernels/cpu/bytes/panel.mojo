@@ -6,7 +6,8 @@ converts it once, and adds it to a float32 sum, blocks in order:
     sum = float32(dot) * ((a_scale * a_unit) * (b_scale * b_unit)) + sum, rounded once
 
 The product of the scales takes one integer addition of exponents. That is the whole
-arithmetic of C.
+arithmetic of C. Beside E4M3 scales a block is two dot products of sixteen, scales are multiplied as
+floats, exactly, and the product of both tensor scales multiplies the sum over K.
 """
 
 from layout import Coord
@@ -14,18 +15,21 @@ from std.collections import Array
 from std.memory import bitcast
 
 from ...layouts import OperandShape
+from ...numbers.decode import decode
+from ...numbers.elements import Element
+from ...numbers.floats import F32_EXPONENT_BIAS
 from ...numbers.formats import Format
-from ...numbers.scales import E8M0_NAN, decode_scale
+from ...numbers.scales import E8M0_BIAS, E8M0_NAN, FLOAT32_NAN, Scale, decode_scale
 from ...operands import Tiles, on_stack
 from ..block_order import RowGroups
 from ..ranges import RowRange
 from ..panel import DecodedStretch, PANEL_TILES, PanelPart, PanelProduct, WeightPanel
 from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
-from ..weights import WeightTiles
+from ..weights import WeightTiles, float64_scales, infinite_or_one
 from ..window import ScaleWindow
 from .activations import ExpandedRows, LIMITS, STRETCH_BLOCKS
 from .dot import ActivationBytes, BlockDot, Lanes, Reach, WeightBytes
-from .integers import VECTORS, place_of, unit_shift, weight_bytes
+from .integers import ScaleKinds, VECTORS, largest_integer, place_of, unit_shift, weight_bytes
 
 
 trait ByteSource(TrivialRegisterPassable):
@@ -42,8 +46,8 @@ trait ByteSource(TrivialRegisterPassable):
         """Returns one vector of them."""
         ...
 
-    def unit_scales(self, tile: Int, block: Int) -> Words:
-        """Returns the float32 bits of the scales of tile `tile`, times the unit."""
+    def unit_scales[part: Int](self, tile: Int, block: Int) -> Words:
+        """Returns the float32 bits of the scales of tile `tile`, times the unit, in a part."""
         ...
 
 
@@ -64,16 +68,16 @@ struct _DirectBytes[Weights: WeightTiles](ByteSource):
         return weight_bytes[vector](self.panel.tiles, codes)
 
     @always_inline
-    def unit_scales(self, tile: Int, block: Int) -> Words:
+    def unit_scales[part: Int](self, tile: Int, block: Int) -> Words:
         return self.panel.scale_bits[unit_shift[Self.Weights.format.element]()](tile, block)
 
 
 @fieldwise_init
-struct DecodedBytes(ByteSource, DecodedStretch):
+struct DecodedBytes[per_block: Int](ByteSource, DecodedStretch):
     """A stretch of a panel that was decoded beforehand.
 
     stored    [block and tile, vector, 64]
-    scales    [block and tile, 16]
+    scales    [block and tile, part, 16]
     """
 
     comptime Codes = Int
@@ -82,7 +86,7 @@ struct DecodedBytes(ByteSource, DecodedStretch):
 
     var stored: Tiles[DType.uint8, Self.TILES, VECTORS, STEP_BYTES]
     """The unsigned weights."""
-    var scales: Tiles[DType.uint32, Self.TILES, LANES]
+    var scales: Tiles[DType.uint32, Self.TILES, Self.per_block, LANES]
     """The float32 bits of the scales times the unit."""
 
     @staticmethod
@@ -91,7 +95,7 @@ struct DecodedBytes(ByteSource, DecodedStretch):
         """Returns memory for a stretch that lives as long as the calling function."""
         return Self(
             on_stack[DType.uint8, Self.TILES, VECTORS, STEP_BYTES](),
-            on_stack[DType.uint32, Self.TILES, LANES](),
+            on_stack[DType.uint32, Self.TILES, Self.per_block, LANES](),
         )
 
     def decode[Weights: WeightTiles](self, panel: WeightPanel[Weights], num_blocks: Int):
@@ -103,7 +107,24 @@ struct DecodedBytes(ByteSource, DecodedStretch):
                 var at = self.codes(tile, block)
                 comptime for vector in range(VECTORS):
                     self.stored.store(Coord(at, vector, 0), source.bytes[vector](codes))
-                self.scales.store(Coord(at, 0), source.unit_scales(tile, block))
+                comptime if Weights.format.scale == Scale.E4M3:
+                    self._decode_e4m3(panel, tile, block)
+                elif True:
+                    comptime for part in range(Self.per_block):
+                        var scales = source.unit_scales[part](tile, block)
+                        self.scales.store(Coord(at, part, 0), scales)
+
+    @always_inline
+    def _decode_e4m3[
+        Weights: WeightTiles
+    ](self, panel: WeightPanel[Weights], tile: Int, block: Int):
+        """Decodes the scales of a tile in one block."""
+        comptime UNIT = Float32(1) / Float32(1 << unit_shift[Weights.format.element]())
+        var at, place = self.codes(tile, block), panel.place(tile, block)
+        var words = panel.tiles.e4m3_scales(place.tile, place.block)
+        comptime for part in range(Self.per_block):
+            var scales = decode[Element.E4M3](words >> UInt32(8 * part)) * UNIT
+            self.scales.store(Coord(at, part, 0), bitcast[DType.uint32, LANES](scales))
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Int:
@@ -116,9 +137,9 @@ struct DecodedBytes(ByteSource, DecodedStretch):
         return self.stored.load[width=STEP_BYTES](Coord(codes, vector, 0))
 
     @always_inline
-    def unit_scales(self, tile: Int, block: Int) -> Words:
-        """Returns the float32 bits of the scales of tile `tile`, times the unit."""
-        return self.scales.load[width=LANES](Coord(self.codes(tile, block), 0))
+    def unit_scales[part: Int](self, tile: Int, block: Int) -> Words:
+        """Returns the float32 bits of the scales of tile `tile`, times the unit, in a part."""
+        return self.scales.load[width=LANES](Coord(self.codes(tile, block), part, 0))
 
 
 @always_inline
@@ -129,7 +150,7 @@ def _broadcast_run(a: ExpandedRows, offset: Int) -> ActivationBytes:
 
 
 def _add_part[
-    reach: Reach, num_rows: Int, num_tiles: Int, Source: ByteSource
+    reach: Reach, scales: ScaleKinds, num_rows: Int, num_tiles: Int, Source: ByteSource
 ](a: ExpandedRows, part: PanelPart, first_tile: Int, source: Source):
     """Adds a part to the sums of its group, for tiles from `first_tile` on.
 
@@ -148,33 +169,38 @@ def _add_part[
     var first_index = a.order().of_group(part.group, part.first_block)
     for block in range(part.num_blocks):
         var index = first_index + block * num_rows
-        var dots = Array[BlockDot[reach].Accumulator, NUM_SUMS](uninitialized=True)
-        comptime for row in range(num_rows):
-            var start = BlockDot[reach].start(a.corrections.load[width=1](Coord(index + row)))
-            comptime for tile in range(num_tiles):
-                dots[row * num_tiles + tile] = start
-
         var codes = Array[Source.Codes, num_tiles](uninitialized=True)
         comptime for tile in range(num_tiles):
             codes[tile] = source.codes(first_tile + tile, block)
-        comptime for vector in range(VECTORS):
-            var weights = Array[WeightBytes, num_tiles](uninitialized=True)
-            comptime for tile in range(num_tiles):
-                weights[tile] = source.bytes[vector](codes[tile])
+        comptime PARTS = scales.per_block()
+        comptime for k_part in range(PARTS):
+            var dots = Array[BlockDot[reach].Accumulator, NUM_SUMS](uninitialized=True)
             comptime for row in range(num_rows):
-                var run = _broadcast_run(a, index * BLOCK + (row * BLOCK + place_of(vector)))
+                var at = (index + row) * PARTS + k_part
+                var start = BlockDot[reach].start(a.corrections.load[width=1](Coord(at)))
                 comptime for tile in range(num_tiles):
-                    comptime i = row * num_tiles + tile
-                    dots[i] = BlockDot[reach].step(dots[i], weights[tile], run)
+                    dots[row * num_tiles + tile] = start
 
-        comptime for tile in range(num_tiles):
-            var unit_scales = source.unit_scales(first_tile + tile, block)
-            comptime for row in range(num_rows):
-                comptime i = row * num_tiles + tile
-                var exponent = Words(a.exponents.load[width=1](Coord(index + row)))
-                var scale = bitcast[DType.float32, LANES](unit_scales + exponent)
-                var dot = BlockDot[reach].finish(dots[i]).cast[DType.float32]()
-                total[i] = add_exact_product(dot, scale, total[i])
+            comptime for vector in range(
+                k_part * VECTORS // PARTS, (k_part + 1) * VECTORS // PARTS
+            ):
+                var weights = Array[WeightBytes, num_tiles](uninitialized=True)
+                comptime for tile in range(num_tiles):
+                    weights[tile] = source.bytes[vector](codes[tile])
+                comptime for row in range(num_rows):
+                    var run = _broadcast_run(a, index * BLOCK + (row * BLOCK + place_of(vector)))
+                    comptime for tile in range(num_tiles):
+                        comptime i = row * num_tiles + tile
+                        dots[i] = BlockDot[reach].step(dots[i], weights[tile], run)
+
+            comptime for tile in range(num_tiles):
+                var unit_scales = source.unit_scales[k_part](first_tile + tile, block)
+                comptime for row in range(num_rows):
+                    comptime i = row * num_tiles + tile
+                    var of_row = a.exponents.load[width=1](Coord((index + row) * PARTS + k_part))
+                    var scale = _product_of_scales[scales](unit_scales, of_row)
+                    var dot = BlockDot[reach].finish(dots[i]).cast[DType.float32]()
+                    total[i] = add_exact_product(dot, scale, total[i])
 
     comptime for i in range(NUM_SUMS):
         comptime row, tile = divmod(i, num_tiles)
@@ -182,16 +208,37 @@ def _add_part[
         part.sums.store(Coord(part.sums_row + row, column), total[i])
 
 
+@always_inline
+def _product_of_scales[scales: ScaleKinds](of_columns: Words, of_row: UInt32) -> Sums:
+    """Returns scales of columns times that of a row: exponents are added."""
+    comptime if scales.are_floats():
+        return bitcast[DType.float32, LANES](of_columns) * bitcast[DType.float32](of_row)
+    else:
+        return bitcast[DType.float32, LANES](of_columns + Words(of_row))
+
+
+comptime E4M3_WINDOW = ScaleWindow(
+    E8M0_BIAS + 1 + Format.NVFP4.unit_exponent(), E8M0_BIAS + 1 + Element.E4M3.bound_exponent() - 1
+)
+"""The window of E4M3 scales times the unit of E2M1."""
+comptime ONE_WINDOW = ScaleWindow(E8M0_BIAS, E8M0_BIAS)
+"""The window of a factor of one."""
+
+
 @fieldwise_init
-struct ByteProduct[reach: Reach](PanelProduct):
+struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
     """Activations as integers."""
 
     comptime LIMITS = LIMITS
     """How many rows are multiplied together."""
     comptime STRETCH_BLOCKS = STRETCH_BLOCKS
     """Blocks of K that are decoded at a time."""
-    comptime Decoded = DecodedBytes
+    comptime Decoded = DecodedBytes[Self.scales.per_block()]
     """Where a stretch of weights is decoded to."""
+    comptime HAS_ROW_FACTORS = Self.scales.left
+    """Tensor scales of the activations."""
+    comptime HAS_COLUMN_FACTORS = Self.scales.right
+    """Those of the weights."""
 
     var a: ExpandedRows
     """The activations, [M, k]."""
@@ -221,23 +268,32 @@ struct ByteProduct[reach: Reach](PanelProduct):
         num_rows: Int, Weights: WeightTiles
     ](self, part: PanelPart, tile: Int, panel: WeightPanel[Weights]):
         """Adds a part for one tile of the panel, decoding it in registers."""
-        _add_part[Self.reach, num_rows, 1](self.a, part, tile, _DirectBytes(panel))
+        _add_part[Self.reach, Self.scales, num_rows, 1](self.a, part, tile, _DirectBytes(panel))
 
     @always_inline
-    def add_decoded[num_rows: Int](self, part: PanelPart, decoded: DecodedBytes):
+    def add_decoded[num_rows: Int](self, part: PanelPart, decoded: Self.Decoded):
         """Adds a part for all tiles of a panel."""
-        _add_part[Self.reach, num_rows, PANEL_TILES](self.a, part, 0, decoded)
+        _add_part[Self.reach, Self.scales, num_rows, PANEL_TILES](self.a, part, 0, decoded)
 
     def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
         """Returns the scale window of some rows."""
         return self.a.windows.of(first_row, num_rows)
+
+    @always_inline
+    def row_factor(self, row: Int) -> Float32:
+        """Returns the tensor scale of a row."""
+        comptime if Self.scales.left:
+            return self.a.tensor_scales.load[width=1](Coord(row))
+        else:
+            return 1
 
     @staticmethod
     def is_regular[format: Format](rows: ScaleWindow, weights: ScaleWindow) -> Bool:
         """Says whether the scales times their units, their products and all sums are regular
         float32.
 
-        A block's sum of products of integers is below 2**BLOCK_BITS.
+        A block's sum of products of integers is below 2**BLOCK_BITS. E4M3 scales are regular, and
+        windows are those of the tensor scales beside them.
         """
         comptime BLOCK_BITS = 20
         comptime NUM_BLOCKS_BITS = 32
@@ -246,13 +302,34 @@ struct ByteProduct[reach: Reach](PanelProduct):
         halves.low -= HALVINGS
         if halves.high < E8M0_NAN:
             halves.high -= HALVINGS
-        return rows.multiplies_regularly[BLOCK_BITS + NUM_BLOCKS_BITS](halves)
+        comptime SUM_BITS = BLOCK_BITS + NUM_BLOCKS_BITS
+        comptime if not Self.scales.are_floats():
+            return rows.multiplies_regularly[SUM_BITS](halves)
+        var of_rows = E4M3_WINDOW if Self.scales.left else rows
+        var of_columns = E4M3_WINDOW if Self.scales.right else halves
+        if not of_rows.multiplies_regularly[SUM_BITS](of_columns):
+            return False
+        # The tensor scales, their product, and C.
+        var row = rows if Self.scales.left else ONE_WINDOW
+        var column = weights if Self.scales.right else ONE_WINDOW
+        comptime TWICE_UNIT, TWICE_BIAS = 2 * (E8M0_BIAS + 1), 2 * E8M0_BIAS
+        var low = row.low + column.low - TWICE_BIAS
+        var high = row.high + column.high - TWICE_BIAS
+        var sums_low = of_rows.low + of_columns.low - TWICE_UNIT
+        var sums_high = of_rows.high + of_columns.high - TWICE_UNIT + SUM_BITS
+        return (
+            max(row.high, column.high) < E8M0_NAN
+            and min(low, low + sums_low) >= 1 - F32_EXPONENT_BIAS
+            and max(high, high + sums_high) <= F32_EXPONENT_BIAS
+        )
 
     def sum_in_float64[Weights: WeightTiles](self, row: Int, tiles: Weights, tile: Int) -> Sums:
         """Returns the sums of one row and one tile, for scales that float32 cannot multiply.
 
         Products of scales are exact in float64, and a NaN scale makes its sums NaN.
         """
+        comptime if Self.scales.are_floats():
+            return self._scaled_sum_in_float64(row, tiles, tile)
         comptime RIGHT_SHIFT = unit_shift[Weights.format.element]()
         var units = Float64(1) / Float64(1 << (self.a.unit_shift + RIGHT_SHIFT))
         var total = SIMD[DType.float64, LANES](0)
@@ -271,3 +348,55 @@ struct ByteProduct[reach: Reach](PanelProduct):
             var values = BlockDot[Self.reach].finish(dots).cast[DType.float64]() * units
             total += values * (b_scales * a_scale)
         return total.cast[DType.float32]()
+
+    def _scaled_sum_in_float64[
+        Weights: WeightTiles
+    ](self, row: Int, tiles: Weights, tile: Int) -> Sums:
+        """Returns the same where one side has E4M3 scales.
+
+        An infinite tensor scale multiplies each element: products of both signs make NaN.
+        """
+        comptime F64 = SIMD[DType.float64, LANES]
+        comptime NAN = Sums(bitcast[DType.float32](UInt32(FLOAT32_NAN)))
+        comptime PARTS = Self.scales.per_block()
+        comptime UNIT = Float64(1) / Float64(1 << unit_shift[Weights.format.element]())
+        comptime OFFSET = Float64(largest_integer[Weights.format.element]())
+        var total = F64(0)
+        var row_scale, column_scales = self.row_factor(row).cast[DType.float64](), F64(1)
+        comptime if Self.scales.right:
+            column_scales = float64_scales[Weights.format.scale](tiles.scales(tile, 0))
+        for block in range(self.a.shape.k // BLOCK):
+            var index = self.a.order().index(row, block)
+            var codes = tiles.codes(tile, block)
+            comptime for part in range(PARTS):
+                var values = F64(0)
+                comptime for vector in range(
+                    part * VECTORS // PARTS, (part + 1) * VECTORS // PARTS
+                ):
+                    var words = bitcast[DType.uint32, LANES](weight_bytes[vector](tiles, codes))
+                    for byte in range(4):
+                        var b = ((words >> UInt32(8 * byte)) & 0xFF).cast[DType.float64]() - OFFSET
+                        var place = index * BLOCK + place_of(vector) + byte
+                        var a = self.a.values.load[width=1](Coord(place)).cast[DType.float64]()
+                        values += (
+                            b * infinite_or_one(column_scales) * (a * infinite_or_one(row_scale))
+                        )
+                var b_scales: F64
+                comptime if Self.scales.right:
+                    var words = tiles.e4m3_scales(tile, block) >> UInt32(8 * part)
+                    b_scales = decode[Element.E4M3](words).cast[DType.float64]()
+                else:
+                    b_scales = decode_scale(tiles.scales(tile, block).cast[DType.uint8]())
+                total += values * UNIT * (b_scales * self._unit_scale(index, part))
+        var sums = (total * column_scales * row_scale).cast[DType.float32]()
+        return sums.eq(sums).select(sums, NAN)
+
+    def _unit_scale(self, index: Int, part: Int) -> Float64:
+        """Returns the scale of a block, or a part of it, times the unit of the integers."""
+        comptime if Self.scales.left:
+            var at = index * Self.scales.per_block() + part
+            var bits = self.a.exponents.load[width=1](Coord(at))
+            return bitcast[DType.float32](bits).cast[DType.float64]()
+        else:
+            var unit = Float64(1) / Float64(1 << self.a.unit_shift)
+            return decode_scale[1](self.a.scales.load[width=1](Coord(index))) * unit

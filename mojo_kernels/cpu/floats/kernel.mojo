@@ -8,6 +8,7 @@ from ...problem import Known, Left, LeftKind, Right, may_be
 from ..block_order import Decoding, RowGroups
 from ..launch import decoding_of, multiply_panels, prepare
 from ..ranges import RangedProblem
+from ..scaled_rows import EncodedScaledRows, QuantizedScaledRows, ScaledRows
 from ..scratch import Scratch
 from ..threads import Team
 from .activations import (
@@ -21,7 +22,7 @@ from .activations import (
     RowBlocks,
 )
 from .panel import FloatProduct
-from .scaled_rows import EncodedScaledRows, FillScaledRows, QuantizedScaledRows, ScaledRows
+from .scaled_rows import FillScaledRows
 
 comptime NAME: StaticString = "cpu/floats/kernel.mojo"
 comptime REASON: StaticString = "both sides are exact in bfloat16: its dot products, block by block"

@@ -26,7 +26,7 @@ from ..block_order import RowGroups
 from ..ranges import RowRange
 from ..panel import DecodedStretch, PANEL_TILES, PanelPart, PanelProduct, PanelTile, WeightPanel
 from ..vectors import BLOCK, HAS_FMA, LANES, Sums, Words, add_exact_product
-from ..weights import WeightTiles, float64_scales
+from ..weights import WeightTiles, float64_scales, infinite_or_one
 from ..window import ScaleWindow
 from .activations import FloatActivations, LIMITS, STRETCH_BLOCKS
 from .dot import (
@@ -34,7 +34,6 @@ from .dot import (
     TileBlock,
     add_products,
     add_products_in_float64,
-    infinite_or_one,
 )
 
 
@@ -214,6 +213,10 @@ struct FloatProduct(PanelProduct):
     """Blocks of K that are decoded at a time."""
     comptime Decoded = DecodedFloats
     """Where a stretch of weights is decoded to."""
+    comptime HAS_ROW_FACTORS = False
+    """Each block's sum is multiplied."""
+    comptime HAS_COLUMN_FACTORS = False
+    """Each block's sum is multiplied."""
 
     var a: FloatActivations
     """The activations, [M, k]."""
@@ -256,6 +259,10 @@ struct FloatProduct(PanelProduct):
             if self.weights_have_float_scales:
                 return _add_part[num_rows, PANEL_TILES, SumScaling.FUSED](self.a, part, 0, decoded)
         _add_part[num_rows, PANEL_TILES, SumScaling.EXACT](self.a, part, 0, decoded)
+
+    def row_factor(self, row: Int) -> Float32:
+        """Returns one."""
+        return 1
 
     def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
         """Returns the exponent window of some rows."""

@@ -5,94 +5,23 @@
     words, blocks of 32        elements 0 .. 31, ..        elements 128 .. 159
     factors                    s0     s0     s0     s0     s1
 
-The scale of all that share it is known before the first of them is encoded. Numbers under E4M3
-scales are theirs times the elements, and the factors the tensor scale of the row.
+Numbers under E4M3 scales are theirs times the elements, and the factors the tensor scale of the row.
 """
 
 from layout import Coord
 from std.math import ceildiv
 from std.memory import bitcast
 
-from ...layouts import OperandShape, Plain
 from ...numbers.floats import F32_MANTISSA_BITS
-from ...numbers.formats import BlockShape, Format
-from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN
-from ...operands import Matrix, Operand
-from ..encode import FloatScaledBlock, float_scale_of, float_scaled_block
+from ..encode import FloatScaledBlock
 from ..quantize import groups_per_task
 from ..ranges import RangeWork, RowRange, RowSources
+from ..scaled_rows import ScaledRows
 from ..vectors import BLOCK
 from ..window import ScaleWindow, float_scale_ends
 from .activations import Block, FloatActivations, LARGEST_FIELD, exact_bf16, window_of
 from .dot import STEPS, activation_words
-
-
-trait ScaledRows(TrivialRegisterPassable):
-    """Where elements under float scales come from."""
-
-    def block(self) -> BlockShape:
-        """Returns what shares a scale."""
-        ...
-
-    def scale(self, row: Int, first: Int, last: Int) -> Float32:
-        """Returns the scale of the elements from `first` to `last` of a row, which share it."""
-        ...
-
-    def numbers(self, row: Int, block: Int, scale: Float32) -> Block:
-        """Returns the elements of a block under their scale."""
-        ...
-
-
-@fieldwise_init
-struct QuantizedScaledRows[format: Format, dtype: DType](ScaledRows):
-    """Floats that are rounded to a format, whose blocks have a row each."""
-
-    var x: Matrix[Self.dtype]
-    """[M, k]."""
-    var rounding: Rounding
-    var shape: BlockShape
-
-    @always_inline
-    def block(self) -> BlockShape:
-        return self.shape
-
-    @always_inline
-    def scale(self, row: Int, first: Int, last: Int) -> Float32:
-        return float_scale_of[Self.format](self.x, row, row + 1, first, last, self.rounding)
-
-    @always_inline
-    def numbers(self, row: Int, block: Int, scale: Float32) -> Block:
-        var x = self.x.load[width=BLOCK, alignment=1](Coord(row, block * BLOCK))
-        comptime Floats = SIMD[DType.float32, Self.format.block_k]
-        var floats = rebind[Floats](x.cast[DType.float32]())
-        return _block(FloatScaledBlock[Self.format].of(floats, scale))
-
-
-@fieldwise_init
-struct EncodedScaledRows[format: Format](ScaledRows):
-    """Codes and scales."""
-
-    var operand: Operand[Plain, Self.format]
-    """[M, k]."""
-
-    @always_inline
-    def block(self) -> BlockShape:
-        return self.operand.block
-
-    @always_inline
-    def scale(self, row: Int, first: Int, last: Int) -> Float32:
-        return self.operand.float_scale(row, first)
-
-    @always_inline
-    def numbers(self, row: Int, block: Int, scale: Float32) -> Block:
-        return _block(float_scaled_block(self.operand, row, block))
-
-
-@always_inline
-def _block[format: Format](block: FloatScaledBlock[format]) -> Block:
-    """Returns the numbers of a block, which bfloat16 holds."""
-    return exact_bf16(rebind[SIMD[DType.float32, BLOCK]](block.numbers()))
 
 
 @fieldwise_init
@@ -121,16 +50,16 @@ struct FillScaledRows[Source: ScaledRows](RangeWork):
     def _fill(self, source_row: Int, row: Int, part: FloatActivations) -> ScaleWindow:
         """Writes words and factors of a row, and returns the window of their products."""
         var order, k = part.order(), part.shape.k
-        var k_bits = self.source.block().k_bits
+        var k_bits = self.source.shape().k_bits
         var window = ScaleWindow.EMPTY
-        for scale_block in range(self.source.block().k_blocks(k)):
+        for scale_block in range(self.source.shape().k_blocks(k)):
             var first = scale_block << k_bits
             var last = k if k - first <= 1 << k_bits else first + (1 << k_bits)
             var scale = self.source.scale(source_row, first, last)
             var field = (bitcast[DType.uint32](scale) >> F32_MANTISSA_BITS) & 255
             var scale_ends = float_scale_ends[1](field)
             for block in range(first // BLOCK, last // BLOCK):
-                var numbers = self.source.numbers(source_row, block, scale)
+                var numbers = _numbers_of(self.source.block(source_row, block, scale))
                 var index = order.index(row, block)
                 part.words.store[alignment=4](Coord(index * STEPS), activation_words(numbers))
                 var ends = window_of(numbers)
@@ -147,3 +76,9 @@ struct FillScaledRows[Source: ScaledRows](RangeWork):
                     continue
                 part.factors.store(Coord(index), scale)
         return window
+
+
+@always_inline
+def _numbers_of(block: FloatScaledBlock[_]) -> Block:
+    """Returns the numbers of a block, which bfloat16 holds."""
+    return exact_bf16(rebind[SIMD[DType.float32, BLOCK]](block.numbers()))

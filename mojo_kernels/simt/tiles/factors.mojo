@@ -12,12 +12,12 @@ from max.gpu import thread_idx
 
 from ...launch.queue import DevicePointer
 from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
-from ...numbers.formats import block_of, has_float_scales
+from ...numbers.formats import E4M3_BLOCK, Format, block_of, has_float_scales
 from ...tiles import RegisterTile
 from ..arguments import Result, Weights
 from ..host import STAGE, TileShape, WARP_COLUMNS
 from ..instructions import FRAGMENT_SUMS, here, keep_branch
-from ..views import flat_of
+from ..views import flat_of, load_unaligned
 from .flags import Flags
 from .operands import LARGEST_FACTOR_BITS, FactoredRows, is_extreme, scaled, stages_of
 from .place import FRAGMENT_COLUMNS, FRAGMENT_ROWS
@@ -88,7 +88,7 @@ struct LaneScales[warp_rows: Int](TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct FactorPlaces[tile: TileShape](TrivialRegisterPassable):
+struct FactorPlaces[tile: TileShape, has_e4m3: Bool](TrivialRegisterPassable):
     """Where a lane finds its factors."""
 
     comptime Found = LaneScales[Self.tile.warp_rows()]
@@ -101,8 +101,8 @@ struct FactorPlaces[tile: TileShape](TrivialRegisterPassable):
     """How many there are; those of the last one stand in for those past the end."""
     var k: UInt32
     """Elements of a row."""
-    var right: DevicePointer[DType.float32]
-    """Those of the weights."""
+    var right: DevicePointer[DType.uint8]
+    """Those of the weights. What follows counts floats, or behind E4M3 scales bytes."""
     var column: UInt32
     """Where those of the lane's first column are."""
     var next_column: UInt32
@@ -121,6 +121,14 @@ struct FactorPlaces[tile: TileShape](TrivialRegisterPassable):
     ) -> Self:
         """Finds those of a tile."""
         var row, in_tile = Self._place_of(here(UInt32(thread_idx.x)))
+        comptime if Self.has_e4m3:
+            var row_bytes = UInt32(Format.NVFP4.scale_row_bytes(Int(staged.k)))
+            var behind = staged.k // UInt32(E4M3_BLOCK)
+            return Self(
+                staged.factors, first_row + row, staged.rows, staged.k, w.scales,
+                (first_column + in_tile) * row_bytes + behind, row_bytes,
+                (result.columns - 1) * row_bytes + behind, 0, True,
+            )  # fmt: skip
         var block, k = block_of(Int(w.format)), Int(staged.k)
         # A block has one row of weights, or as many as a tile has columns.
         return Self(
@@ -128,7 +136,7 @@ struct FactorPlaces[tile: TileShape](TrivialRegisterPassable):
             first_row + row,
             staged.rows,
             staged.k,
-            w.scales.unsafe_bitcast[Float32](),
+            w.scales,
             UInt32(block.index(Int(first_column + in_tile), 0, k)),
             UInt32(block.index(1, 0, k)),
             UInt32(block.index(Int(result.columns - 1), 0, k)),
@@ -150,13 +158,21 @@ struct FactorPlaces[tile: TileShape](TrivialRegisterPassable):
         if self.has_columns:
             keep_branch()
             var first = min(column, self.last_column)
-            found.of_columns = flat_of(self.right)[Int(first + stage * self.next_stage)]
+            found.of_columns = self._right(first + stage * self.next_stage)
             if self.next_column != 0:
                 keep_branch()
                 comptime for j in range(1, LANE_COLUMNS):
                     var at = min(column + in_fragments(j) * self.next_column, self.last_column)
-                    found.of_columns[j] = flat_of(self.right)[Int(at + stage * self.next_stage)]
+                    found.of_columns[j] = self._right(at + stage * self.next_stage)
         return found
+
+    @always_inline
+    def _right(self, at: UInt32) -> Float32:
+        """Loads a factor of the weights."""
+        comptime if Self.has_e4m3:
+            return load_unaligned(self.right, Int(at))
+        else:
+            return flat_of(self.right.unsafe_bitcast[Float32]())[Int(at)]
 
     @staticmethod
     @always_inline

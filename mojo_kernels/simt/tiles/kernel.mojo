@@ -17,6 +17,7 @@ from std.utils import StaticTuple
 from ...launch.queue import DevicePointer, Queue
 from ...numbers.elements import Element
 from ...numbers.formats import FORMATS
+from ...numbers.scales import Scale
 from ...problem import Known, Problem, may_be
 from ...schedule.clusters import Bands
 from ..arguments import Result, Weights
@@ -57,7 +58,7 @@ comptime RESIDENT_GROUPS = 2
     `nvvm.minctasm`=SIMDLength(RESIDENT_GROUPS),
 )
 def matmul_tile[
-    element: Element, tile_rows: Int, factors: Int
+    element: Element, has_e4m3: Bool, tile_rows: Int, factors: Int
 ](
     staged: FactoredRows,
     w: Weights,
@@ -71,7 +72,7 @@ def matmul_tile[
     var steps = Steps.of(share.part, staged.column_parts, staged.k)
     var first_row, first_column = share.first_row, share.first_column
     var place = LanePlace[TILE](shared_base(), 0)
-    var loads = WeightLoads[element, TILE.columns].of(
+    var loads = WeightLoads[element, has_e4m3, TILE.columns].of(
         w, layout, first_column, result.columns, staged.k
     )
     loads.advance(steps.first)
@@ -82,8 +83,9 @@ def matmul_tile[
     loads.load(w, layout, staged.k)
     loads.store(w, layout, staged.k, place.right(0), place.flags())
     loads.load(w, layout, staged.k)
-    var product = Product[TILE, factors].of(
-        FactorPlaces[TILE].of(staged, w, first_row, first_column, result)
+    comptime Places = FactorPlaces[TILE, has_e4m3]
+    var product = Product[TILE, has_e4m3, factors].of(
+        Places.of(staged, w, first_row, first_column, result)
     )
     # Half of the warps of large tiles decode while the others multiply. Whole warps agree.
     comptime TAKES_TURNS = tile_rows == MANY_ROWS
@@ -99,7 +101,7 @@ def matmul_tile[
     share = PartOfTile.of[TILE](here(UInt32(block_idx.x)), staged.column_parts, result)
     first_row, first_column = share.first_row, share.first_column
     comptime if factors == FACTORS_OF_ALL:
-        product.places = FactorPlaces[TILE].of(staged, w, first_row, first_column, result)
+        product.places = Places.of(staged, w, first_row, first_column, result)
         product.apply(place.flags())
     store_sums[TILE](place.base, product.found())
     barrier()
@@ -161,8 +163,8 @@ def walk[
     first_row: UInt32,
     steps: Steps,
     mut place: LanePlace[tile],
-    mut loads: WeightLoads[_, tile.columns],
-    mut product: Product[tile, _],
+    mut loads: WeightLoads[_, _, tile.columns],
+    mut product: Product[tile, _, _],
 ):
     """Multiplies all stages but the last one, and fills the others: before that, or behind it.
 
@@ -231,14 +233,15 @@ def launch[known: Known](problem: Problem, mut queue: Some[Queue]) raises:
     comptime for i in range(len(FORMATS)):
         comptime if may_be(known.right_format, i):
             if problem.right.format == i:
-                _launch[FORMATS[i].element](problem, staged, sums, cut, queue)
+                comptime HAS_E4M3 = FORMATS[i].scale == Scale.E4M3
+                _launch[FORMATS[i].element, HAS_E4M3](problem, staged, sums, cut, queue)
     if cut.parts > 1:
         parts.launch(problem, sums, cut.parts, queue)
     marked.launch[known](problem, staged, queue)
 
 
 def _launch[
-    element: Element
+    element: Element, has_e4m3: Bool
 ](
     problem: Problem,
     staged: FactoredRows,
@@ -251,7 +254,7 @@ def _launch[
     comptime for tile_rows in ALL_ROWS:
         comptime for factors in ALL_FACTORS:
             if cut.rows == tile_rows and factors == wanted:
-                queue.launch[matmul_tile[element, tile_rows, factors]](
+                queue.launch[matmul_tile[element, has_e4m3, tile_rows, factors]](
                     grid_of_tiles(problem.m, problem.n, cut, factors),
                     staged,
                     Weights(problem),

@@ -116,6 +116,12 @@ def unscaled_pairs[
 
 
 @always_inline
+def bf16_pair(number: Float32) -> UInt32:
+    """Returns a number that bfloat16 holds, in both halves."""
+    return (bitcast[DType.uint32](number) >> 16) * BOTH_HALVES
+
+
+@always_inline
 def multiplied(pairs: Pairs, factor: UInt32) -> Pairs:
     """Returns pairs times a pair of factors, signs of zeros kept."""
     comptime MINUS_ZERO = UInt32(0x8000) * BOTH_HALVES

@@ -11,11 +11,11 @@ from .place import CHUNK_BYTES, FRAGMENT_COLUMNS, FRAGMENT_ROWS, LanePlace, plac
 
 
 @fieldwise_init
-struct Product[tile: TileShape, factors: Int](TrivialRegisterPassable):
+struct Product[tile: TileShape, has_e4m3: Bool, factors: Int](TrivialRegisterPassable):
     """Sums of a warp's rows, and the factors of the stage that they are of."""
 
     comptime Sums = Sums[Self.tile.warp_rows()]
-    comptime Places = FactorPlaces[Self.tile]
+    comptime Places = FactorPlaces[Self.tile, Self.has_e4m3]
 
     var sums: Self.Sums
     var totals: Self.Sums

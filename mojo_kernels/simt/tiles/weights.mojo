@@ -15,8 +15,9 @@ step that is the same everywhere, and so are the runs of a thread's chunks: it f
 from max.gpu import thread_idx
 
 from ...layouts import LAYOUTS, RUN_BYTES, padded_blocks
+from ...numbers.decode import decode
 from ...numbers.elements import Element
-from ...numbers.formats import has_float_scales
+from ...numbers.formats import E4M3_BLOCK, Format, has_float_scales
 from ...numbers.packing import spread_sixes
 from ...numbers.scales import E8M0_BIAS
 from ..arguments import Weights
@@ -26,12 +27,18 @@ from ..host import CHUNK, ROW_BYTES, STEP
 from ..instructions import keep_branch, store_quad
 from ..views import flat_of
 from .flags import Flags
-from .numbers import are_lost, has_specials, is_usual, numbers_of
+from .numbers import are_lost, bf16_pair, has_specials, is_usual, multiplied, numbers_of
 from .place import PASS_ROWS, STEP_CHUNKS, place_in_stage
 
 
+comptime E4M3_CHUNKS = UInt32(E4M3_BLOCK // CHUNK)
+"""Chunks under an E4M3 scale."""
+comptime E4M3_ONE = Element.E4M3.bias << Element.E4M3.mantissa_bits
+"""The E4M3 scale of padding: one."""
+
+
 @fieldwise_init
-struct WeightLoads[element: Element, columns: Int](TrivialRegisterPassable):
+struct WeightLoads[element: Element, has_e4m3: Bool, columns: Int](TrivialRegisterPassable):
     """What a thread has loaded of a step, and where the next one is."""
 
     comptime PASSES = Self.columns // PASS_ROWS
@@ -62,7 +69,7 @@ struct WeightLoads[element: Element, columns: Int](TrivialRegisterPassable):
     var words: SIMD[DType.uint32, Self.PASSES * Self.RUNS]
     """Codes that are loaded, chunk by chunk."""
     var scale_bytes: SIMD[DType.uint32, Self.PASSES]
-    """The scales of these chunks."""
+    """The scales of these chunks, E8M0 or E4M3."""
 
     @staticmethod
     @always_inline
@@ -91,13 +98,17 @@ struct WeightLoads[element: Element, columns: Int](TrivialRegisterPassable):
                 loads.k_step = UInt32(L.code_offset(0, Self.STEP_BYTES, row_bytes))
                 loads.scales_at = UInt32(L.scale_offset(Int(row), 0, blocks))
                 loads.scale_row_step = UInt32(L.scale_offset(PASS_ROWS, 0, blocks))
+        comptime if Self.has_e4m3:
+            var scale_bytes = UInt32(Format.NVFP4.scale_row_bytes(Int(k)))
+            loads.scales_at = row * scale_bytes + chunk % UInt32(LANES_PER_BLOCK) // E4M3_CHUNKS
+            loads.scale_row_step = UInt32(PASS_ROWS) * scale_bytes
         return loads
 
     @always_inline
     def load(mut self, w: Weights, layout: Int32, k: UInt32):
         """Loads this thread's chunks of the step, and goes on; zeros past the end of K."""
         self.words = 0
-        self.scale_bytes = UInt32(E8M0_BIAS)
+        self.scale_bytes = UInt32(E4M3_ONE if Self.has_e4m3 else E8M0_BIAS)
         if self.block < k // UInt32(BLOCK):
             keep_branch()
             var scales_at = self._scales_of_step(layout, k)
@@ -125,6 +136,8 @@ struct WeightLoads[element: Element, columns: Int](TrivialRegisterPassable):
     @always_inline
     def _scales_of_step(self, layout: Int32, k: UInt32) -> UInt32:
         """Returns where the scale of this thread's first chunk of the step is."""
+        comptime if Self.has_e4m3:
+            return self.scales_at + self.block * UInt32(LANES_PER_BLOCK) // E4M3_CHUNKS
         var at = self.scales_at
         comptime for i in range(len(LAYOUTS)):
             comptime L = LAYOUTS[i]
@@ -135,8 +148,9 @@ struct WeightLoads[element: Element, columns: Int](TrivialRegisterPassable):
     @always_inline
     def _scale(self, w: Weights, first: UInt32, chunk: UInt32) -> UInt32:
         """Loads the scale of one of this thread's chunks; float scales are for sums."""
-        if has_float_scales(Int(w.format)):
-            return UInt32(E8M0_BIAS)
+        comptime if not Self.has_e4m3:
+            if has_float_scales(Int(w.format)):
+                return UInt32(E8M0_BIAS)
         var at = first + min(chunk, self.last_chunk) * self.scale_row_step
         return flat_of(w.scales)[Int(at)].cast[DType.uint32]()
 
@@ -156,6 +170,12 @@ struct WeightLoads[element: Element, columns: Int](TrivialRegisterPassable):
             comptime first = UInt32(i * PASS_ROWS)
             var words = self.words.slice[Self.RUNS, offset=i * Self.RUNS]()
             var scale = self.scale_bytes[i]
+            comptime if Self.has_e4m3:
+                # Of elements under a scale of one, as any bfloat16 numbers.
+                var numbers = numbers_of[Self.element, True](words, UInt32(E8M0_BIAS))
+                numbers = multiplied(numbers, bf16_pair(decode[Element.E4M3](scale)))
+                store_quad(place + first * UInt32(ROW_BYTES), numbers)
+                continue
             are_usual &= is_usual[Self.element](scale)
             if has_specials[Self.element](words):
                 flags.set(row + first)

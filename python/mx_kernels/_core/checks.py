@@ -242,7 +242,8 @@ def check_rule(rounding: str, fmt: Format, said: str) -> None:
         if len(fmt.roundings) > 1:
             known += ", or 'rceil', the next power of two"
         raise ValueError(
-            f"rounding: got {rounding!r} with {said}, whose scales are {fmt.scale}, expected {known}"
+            f"rounding: got {rounding!r} with {said}, whose scales are {fmt.scale}, expected "
+            + known
         )
 
 

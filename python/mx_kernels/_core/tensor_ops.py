@@ -260,12 +260,20 @@ def _part(func, q: MXTensor, dim: int, start: int, end: int) -> MXTensor:
             bounds = start // fmt.block_k, fmt.k_blocks(ceil_to(end, unit))
             bounds = bounds[0], min(bounds[1], scales.shape[-1])
             scales = _cut_k(scales, layout.scale_tile_rows(fmt), *bounds)
+        if fmt.has_tensor_scales:
+            scales = torch.cat([scales, _behind(q._scales, fmt)], -1)
+            is_copied = True
     else:
         _check_cut(func, q, "rows", start, end, layout.row_unit(fmt))
         stored = storage_of(shape, fmt, layout)
         codes = q._codes.narrow(-2, start, stored[0][-2])
         scales = q._scales.narrow(-2, start // fmt.block_rows, stored[1][-2])
     return _wrapped(q, codes, scales, shape, storage_of(shape, fmt, layout), is_copied=is_copied)
+
+
+def _behind(scales: Tensor, fmt: Format) -> Tensor:
+    """Views the bytes of tensor scales behind the scales of their rows."""
+    return scales[..., scales.shape[-1] - fmt.scale_row_bytes :]
 
 
 def _cut_k(t: Tensor, rows: int, start: int, end: int) -> Tensor:
@@ -306,6 +314,15 @@ def _cat(func, tensors, dim=0):
         for t in tensors[:-1]:
             _check_cut(func, t, "K", 0, t._k, layout.k_unit(fmt), inner=True)
         codes_shape, scales_shape = storage_of(shape, fmt, layout)
+        if fmt.has_tensor_scales:
+            last = _behind(scales[-1], fmt)
+            if not all(torch.equal(_behind(t, fmt), last) for t in scales[:-1]):
+                raise ValueError(
+                    f"cat: got {fmt.name} along K, whose rows have other tensor scales, expected "
+                    "the same ones or another axis; dequantize() first"
+                )
+            of_blocks = (t[..., : t.shape[-1] - fmt.scale_row_bytes] for t in scales[:-1])
+            scales = [*of_blocks, scales[-1]]
         codes = torch.cat([_tiles(t, layout.row_multiple) for t in codes], -1)
         scales = torch.cat([_tiles(t, layout.scale_tile_rows(fmt)) for t in scales], -1)
         return q._with(codes.view(codes_shape), scales.view(scales_shape), shape)
@@ -343,7 +360,8 @@ def view(func, q, size):
     if lies_by_columns(q._codes):
         q = q._view_of(q._codes.contiguous(), q._scales.clone(), is_copied=True)
     is_one_row = size == [q.numel()] and whole == 1 and size[0]
-    has_whole_blocks = q._k % facts().formats[q._format].block_k == 0
+    fmt = facts().formats[q._format]
+    has_whole_blocks = q._k % fmt.block_k == 0 and not fmt.has_tensor_scales
     if is_one_row and (has_whole_blocks or asker().startswith(FSDP)):
         # Rows of whole blocks, one behind the other, are one long row. FSDP keeps such rows of any
         # blocks, and counts with none.

@@ -22,8 +22,8 @@ import mx_kernels as mx
 import oracle
 from cases import (
     DTYPES,
+    FLOAT_FORMATS,
     FORMATS,
-    FP8_FORMATS,
     LAYOUTS,
     ROUNDINGS,
     mx_tensor,
@@ -38,6 +38,7 @@ FLOAT_SCALED_PAIRS = [
     *(("fp8_block", "fp8_block_2d"), ("fp8_block", "mxfp4")),
     *(("bf16", "fp8_block"), ("fp8_e5m2", "fp8_e5m2")),
     *(("fp8", "fp8"), ("mxfp8", "fp8_block_2d")),
+    *(("nvfp4", "nvfp4"), ("nvfp4", "mxfp4")),
 ]
 """Activations and weights of which some have float32 scales; by turns of `linear` and `matmul`."""
 MX_PAIRS = [
@@ -68,7 +69,7 @@ SUBNORMAL_BIAS = torch.full((N,), 1e-42)
 def weights(name: str, layout: str = "plain", format: str = "mxfp4") -> mx.MXTensor:
     """Returns weights, the same in every process."""
     rng = np.random.default_rng(list(WEIGHTS).index(name))
-    if format in FP8_FORMATS:
+    if format in FLOAT_FORMATS:
         return quantized_normal(rng, WEIGHTS[name], layout, format)
     return mx_tensor(*random_operand(rng, *WEIGHTS[name], format=format), layout, format)
 
@@ -162,7 +163,7 @@ CASES = {
         f"dequantize-{format}": lambda route, i, format=format: route.ops.dequantize(
             weights("wide", "preshuffled_cpu", format), dtype="float32"
         )
-        for format in FP8_FORMATS
+        for format in FLOAT_FORMATS
         if format != "fp8_block"
     },
     "dequantize-input-fp8_block": lambda route, i: route.ops.dequantize(

@@ -12,7 +12,7 @@ from mojo_kernels.simt.tiles.kernel import matmul_tile
 from mojo_kernels.simt.tiles.marked import compute_marked
 from mojo_kernels.simt.tiles.parts import add_parts
 from mojo_kernels.simt.tiles.rows import stage_rows
-from mojo_kernels.simt.host import ALL_FACTORS, ALL_ROWS
+from mojo_kernels.simt.host import ALL_FACTORS, ALL_ROWS, FACTORS_OF_ALL, FACTORS_OF_STAGES
 
 
 def say[
@@ -44,7 +44,11 @@ def main() raises:
             comptime for rows in ALL_ROWS:
                 comptime for factors in ALL_FACTORS:
                     var name = String(materialize[element]().name(), "_", factors, "_", rows)
-                    say[matmul_tile[element, rows, factors], architecture](name)
+                    say[matmul_tile[element, False, rows, factors], architecture](name)
+        comptime for rows in ALL_ROWS:
+            comptime for factors in [FACTORS_OF_ALL, FACTORS_OF_STAGES]:
+                var name = String("nvfp4_", factors, "_", rows)
+                say[matmul_tile[Element.E2M1, True, rows, factors], architecture](name)
         say[stage_rows[False, True], architecture]("stage_rows")
         say[add_parts, architecture]("add_parts")
         say[compute_marked[PreshuffledCdna4], architecture]("compute_marked")
