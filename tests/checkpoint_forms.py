@@ -214,6 +214,26 @@ def fused_fp8(rng):
     return {"quantization_config": method}, arrays, meaning
 
 
+def turned_fp8(rng):
+    """Llama 4 keeps experts as [E, K, N], with a scale for each output."""
+    c, s = finite_fp8(rng, 2, 160, 96), float_scales(rng, 2, 160, 1)
+    c2, s2 = finite_fp8(rng, 2, 96, 64), float_scales(rng, 2, 96, 1)
+    others, of = plain(rng), "model.layers.0.feed_forward.experts"
+    arrays = {
+        f"{of}.gate_up_proj": c.transpose(0, 2, 1).copy().view(ml_dtypes.float8_e4m3fn),
+        f"{of}.gate_up_proj_scale": s.transpose(0, 2, 1).copy(),
+        f"{of}.down_proj": c2.transpose(0, 2, 1).copy().view(ml_dtypes.float8_e4m3fn),
+        f"{of}.down_proj_scale": s2.transpose(0, 2, 1).copy(),
+    }
+    said = {"quant_method": "fbgemm_fp8"}
+    config = {"model_type": "llama4_text", "hidden_size": 96, "quantization_config": said}
+    meaning = {
+        f"{of}.gate_up_proj": ("fp8", c, s),
+        f"{of}.down_proj": ("fp8", c2, s2),
+    }
+    return config, arrays | others, meaning | others
+
+
 def fused_fp8_blocks(rng):
     c, s = finite_fp8(rng, 2, 200, 288), float_scales(rng, 2, 2, 3)
     name, others = f"{EXPERTS}.gate_up_proj", plain(rng)
@@ -345,7 +365,9 @@ def auto_round(rng):
     said = {
         "quant_method": "auto-round", "packing_format": "auto_round:llm_compressor",
         "data_type": "mx_fp", "bits": 4, "group_size": 32, "sym": True,
-        "extra_config": {other: {"bits": 8, "data_type": "mx_fp"}},
+        "extra_config": {
+            ".*layers\\.1.*": {"bits": 8}, "lm_head": {"bits": 16, "data_type": "float"},
+        },
     }  # fmt: skip
     of_other = {f"{other}.weight": c.view(ml_dtypes.float8_e4m3fn), f"{other}.weight_scale": s}
     meaning = meaning | {f"{other}.weight": ("mxfp8", c, s)}
@@ -463,7 +485,7 @@ FORMS = {
     for form in (
         gpt_oss, quark_mxfp4, quark_experts, quark_mxfp8, quark_blocks, compressed_mxfp4,
         compressed_mxfp8, mxfp8, deepseek, fp8_of_a_tensor, fp8_of_rows, e5m2_of_rows,
-        fp8_of_groups, fused_fp8, fused_fp8_blocks, deepseek_v4, quark_e8m0_blocks,
+        fp8_of_groups, fused_fp8, turned_fp8, fused_fp8_blocks, deepseek_v4, quark_e8m0_blocks,
         blocks_of_64_rows, blocks_of_256, e8m0_of_64_rows, e8m0_of_64, e8m0_of_128_rows_of_32,
         modelopt_fp8, modelopt_blocks, modelopt_mixed, fbgemm, auto_round, mlx, odd_k,
         experts_apart, experts_of_bytes, comfyui, mistral,

@@ -1,4 +1,4 @@
-"""A virtual environment with vLLM's build for CPUs and this checkout, made once, in the cache.
+"""Virtual environments, made once, in the cache: one with vLLM's build for CPUs and this checkout.
 
 vLLM wants other releases of torchvision, torchaudio and transformers than ours, so it lives apart:
 
@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 from mx_kernels._core import builds
@@ -28,23 +29,42 @@ DONE = ".ready"
 
 def python_with_vllm() -> Path:
     """Returns the interpreter of the environment, which is made if it is not there."""
-    name = f"vllm-{VLLM}-{sys.implementation.cache_tag}"
+    packages = (*PACKAGES, "setuptools>=77", *toolchain())
+    python = python_with(f"vllm-{VLLM}", packages, unwanted=BROKEN)
+    # The checkout may have moved, or its entry points changed.
+    with builds.only_one_process(builds.cache_folder() / f"vllm-{VLLM}.checkout.lock"):
+        options = ["--quiet", "--no-deps", "--no-build-isolation"]
+        said([*pip_of(python), "install", *options, "-e", str(ROOT)])
+    return python
+
+
+def python_with(name: str, packages: Sequence[str], unwanted: Sequence[str] = ()) -> Path:
+    """Returns the interpreter of an environment in the cache, which is made if it is not there.
+
+    Args:
+        name: of the environment, with the versions that tell it from others.
+        packages: to install, as pip has them.
+        unwanted: what comes with them and goes again.
+    """
+    name = f"{name}-{sys.implementation.cache_tag}"
     folder = builds.cache_folder() / name
     python = folder / "bin" / "python"
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with builds.only_one_process(folder.with_name(f"{name}.lock")):
         if not (folder / DONE).exists():
             venv.create(folder, clear=True, with_pip=True)
             # Most of the twenty thousand files are never imported: those that are compile
             # themselves.
-            wanted = (*PACKAGES, "setuptools>=77", *toolchain())
-            said([*pip, "install", "--quiet", "--no-compile", *wanted])
-            said([*pip, "uninstall", "--quiet", "--yes", *BROKEN])
+            said([*pip_of(python), "install", "--quiet", "--no-compile", *packages])
+            if unwanted:
+                said([*pip_of(python), "uninstall", "--quiet", "--yes", *unwanted])
             (folder / DONE).touch()
-        # The checkout may have moved, or its entry points changed.
-        said([*pip, "install", "--quiet", "--no-deps", "--no-build-isolation", "-e", str(ROOT)])
     return python
+
+
+def pip_of(python: Path) -> list[str]:
+    """Returns the command of an environment's pip."""
+    return [str(python), "-m", "pip", "--disable-pip-version-check"]
 
 
 def toolchain() -> list[str]:

@@ -486,6 +486,15 @@ def test_metadata_that_lie_are_refused(tmp_path, case):
         mx.load(tmp_path / "x.safetensors")
 
 
+def test_gguf_without_its_library_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "x.gguf").write_bytes(b"GGUF")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(ImportError, match=r"pip install 'mx_kernels\[gguf\]'"):
+        mx.load(tmp_path / "x.gguf")
+    with pytest.raises(FileNotFoundError, match="got no file or folder"):
+        mx.load(tmp_path / "y.gguf")
+
+
 def test_loaded_weights_multiply(rng, tmp_path):
     weights = {"w": mx.quantize(torch.from_numpy(floats(rng, 18, 96).astype(np.float32)))}
     mx.save(weights, tmp_path / "w.safetensors")

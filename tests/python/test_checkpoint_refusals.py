@@ -105,6 +105,12 @@ REFUSED = {
          "a.weight_scale": np.ones((1, 2), np.float32)},
         r"got a.weight float8_e5m2 .*, expected scales \[18, 1\], or one of fp8_e5m2$",
     ),
+    "blocks across the sums": (
+        {"model_type": "llama4_text", "hidden_size": 96},
+        {"m.experts.gate_up_proj": np.zeros((2, 96, 160), ml_dtypes.float8_e4m3fn),
+         "m.experts.gate_up_proj_scale": np.ones((2, 1, 2), np.float32)},
+        r"keeps as \[..., K, N\], and scales \[2, 1, 2\], expected codes .* \[2, 1, 160\]",
+    ),
     "E5M2 where the config says E4M3": (
         {"quantization_config": {"quant_method": "fp8"}},
         {"a.weight": FP8.view(ml_dtypes.float8_e5m2), "a.weight_scale": FLOAT_SCALES},

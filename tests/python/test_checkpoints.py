@@ -83,6 +83,7 @@ TOLD = {
     "blocks_of_256": "expected scales .* of fp8_block_2d",
     "e8m0_of_64_rows": "32 bytes of mxfp8",
     "e8m0_of_64": "32 bytes of mxfp8",
+    "turned_fp8": r"gate_up_proj_scale float32 \[2, 1, 160\], expected scales \[2, 1, 2\] of",
     "e8m0_of_128_rows_of_32": r"expected scales for \[200, 608\]",
 }
 KNOWN_BY_NAMES = [form for form in FORMS if form not in TOLD]

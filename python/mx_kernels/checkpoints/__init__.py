@@ -5,6 +5,7 @@
     convert(path, out)   a checkpoint in another form, quantized on the way if it is not yet
 
         files.py      which tensors there are, from the headers alone; one at a time
+        gguf_files.py the same of GGUF, by its library
         configs.py    what a config says of quantization, found and checked
         methods.py    what that means for a module: a table, a row a quantization method
         scales.py     which format codes and scales are, and the scales as it has them

@@ -143,18 +143,10 @@ def needs_telling(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) > 2 or (len(shape) == 2 and bool(_CONV1D.search(name)))
 
 
-def check_codes(name: str, shape: tuple[int, ...], config: Mapping) -> None:
-    """Raises if codes are [..., K, N]: their blocks would lie across the sums.
-
-    Raises:
-        ValueError: naming them.
-    """
+def are_turned(name: str, shape: tuple[int, ...], config: Mapping) -> bool:
+    """Says whether codes are [..., K, N], as the config tells: blocks would lie across the sums."""
     is_known = any(TURNED[kind].search(name) for kind in _types(config) & TURNED.keys())
-    if len(shape) > 2 and is_known and _by_sizes(name, shape, config) is not False:
-        raise ValueError(
-            f"got {name} {show(shape)}, which this type of model keeps as [..., K, N], expected "
-            "codes [..., N, K]"
-        )
+    return len(shape) > 2 and is_known and _by_sizes(name, shape, config) is not False
 
 
 def _types(config: Mapping) -> set[str]:

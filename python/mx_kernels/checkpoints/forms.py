@@ -102,6 +102,8 @@ class Parameter:
     """Empty for a tensor."""
     meaning: Meaning | None = None
     """What the parts are, None for a tensor."""
+    are_turned: bool = False
+    """Whether codes are stored as [..., K, N]."""
 
     @property
     def nbytes(self) -> int:
@@ -127,8 +129,9 @@ class Parameter:
         tensors = tuple(tensors)
         if not self.format and self.meaning is None:
             return tensors
-        codes, scales = (tensor.contiguous() for tensor in tensors)
-        codes = codes.view(torch.uint8)
+        codes, scales = tensors
+        codes = codes.transpose(-1, -2) if self.are_turned else codes
+        codes, scales = codes.contiguous().view(torch.uint8), scales.contiguous()
         fmt = format_named(self.meaning.format)
         *lead, k = self.shape
         codes = codes.reshape(*lead, fmt.packed_bytes(k))
@@ -216,8 +219,10 @@ class _Planner:
             if scale.dtype not in E8M0:
                 return
             kind = _bytes_of(kind, scale)
-        if form.codes == "" and kind.dtype in FP8:
-            floats.check_codes(parameter, kind.shape, self.config)
+        is_turned = form.codes == "" and kind.dtype in FP8
+        is_turned = is_turned and floats.are_turned(parameter, kind.shape, self.config)
+        if is_turned:
+            kind, scale = _turned(parameter, kind, scale)
         module = parameter.removesuffix("weight").removesuffix(".")
         meaning = meaning_of(
             kind,
@@ -230,7 +235,9 @@ class _Planner:
         )
         fmt = format_named(meaning.format)
         format = "" if meaning.shape[-1] % fmt.k_multiple else fmt.name
-        made = Parameter(parameter, (kind, scale), meaning.shape, self.dtype, format, meaning)
+        made = Parameter(
+            parameter, (kind, scale), meaning.shape, self.dtype, format, meaning, is_turned
+        )
         self._add(parameter, made, codes, scales)
         self.codes[codes] = not fmt.has_float_scales
 
@@ -267,6 +274,22 @@ class _Planner:
             raise ValueError(f"got {used[0]} as a part of two parameters, expected of one")
         self.used.update(parts)
         self.found[name] = self.place[parts[0]], parameter
+
+
+def _turned(name: str, codes: Part, scales: Part) -> tuple[Part, Part]:
+    """Returns codes and scales of a model that keeps [..., K, N] as those of [..., N, K].
+
+    Raises:
+        ValueError: unless there is a scale for each output, which shows that they are.
+    """
+    *lead, k, n = codes.shape
+    if scales.shape != (*lead, 1, n):
+        raise ValueError(
+            f"got {name} {show(codes.shape)}, which this type of model keeps as [..., K, N], and "
+            f"scales {show(scales.shape)}, expected codes [..., N, K], or scales "
+            f"{show((*lead, 1, n))}"
+        )
+    return replace(codes, shape=(*lead, n, k)), replace(scales, shape=(*lead, n, 1))
 
 
 def _bytes_of(words: Part, scales: Part) -> Part:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mx_kernels._core.facts import facts
+from mx_kernels.checkpoints import gguf_files
 from mx_kernels.checkpoints.files import Checkpoint, open_path, open_state_dict
 from mx_kernels.checkpoints.forms import Parameter, plan, warn_of_floats
 from mx_kernels.checkpoints.joining import joined
@@ -52,9 +53,9 @@ def load(
 
     Args:
         path: a safetensors file; a folder with such files and config.json, with an index or
-            without; an index; or a state dict. What a single file or a state dict holds is told
-            from names, dtypes and shapes: bytes `weight` [N, C] with bytes `weight_scale` [N, B]
-            are MXFP4 if C = 16 B, and refused otherwise.
+            without; an index; a GGUF file, whose MXFP4 is read as such; or a state dict. What a
+            single file or a state dict holds is told from names, dtypes and shapes: bytes `weight`
+            [N, C] with bytes `weight_scale` [N, B] are MXFP4 if C = 16 B, and refused otherwise.
         device: where the parameters go. None leaves files' on the CPU, a state dict's where
             they are.
         preshuffle: whether MXTensors get the layout of their device, as `MXTensor.preshuffle`
@@ -70,7 +71,7 @@ def load(
             checkpoint is quantized in another way (NVFP4, GPTQ, ...), or something has to be done
             at run time that is not (rotations, zero points); if a folder has two checkpoints.
         TypeError: if a state dict holds anything but tensors.
-        ImportError: if safetensors is missing, or rich where a bar is asked for.
+        ImportError: if safetensors is missing, gguf for GGUF, or rich where a bar is asked for.
     """
     checkpoint = open_any(path)
     parameters = plan(checkpoint)
@@ -93,7 +94,8 @@ def open_any(path: str | Path | Mapping[str, Tensor]) -> Checkpoint:
         raise TypeError(
             f"path: got {type(path).__name__}, expected a path or a dict of tensors by name"
         )
-    return open_path(path)
+    is_gguf = Path(path).suffix == gguf_files.SUFFIX and Path(path).is_file()
+    return gguf_files.open_gguf(Path(path)) if is_gguf else open_path(path)
 
 
 def _made(

@@ -359,18 +359,27 @@ def _modelopt(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:
 
 
 def _auto_round(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:
-    """Returns what auto-round's data type of a module, or of all, is."""
+    """Returns the formats of auto-round's data types, of all modules and of some.
+
+    Names of these may be regular expressions, which are not matched: dtypes tell which it is.
+    """
     layers = scheme.content.get("extra_config")
-    own = layers.get(module) if isinstance(layers, Mapping) else None
-    said = {**scheme.content, **(own if isinstance(own, Mapping) else {})}
+    layers = layers.values() if isinstance(layers, Mapping) else ()
+    others = [{**scheme.content, **own} for own in layers if isinstance(own, Mapping)]
+    formats = dict.fromkeys(map(_of_auto_round, (scheme.content, *others)))
+    if formats.keys() == {None}:
+        kind, bits = scheme.content.get("data_type"), scheme.content.get("bits")
+        expected = [f"{of} of {n} bits" for of, n in AUTO_ROUND]
+        raise _refused("data_type", f"{kind!r:.40} of {bits!r:.20} bits", module, expected)
+    return Spec() if "" in formats else Spec(tuple(filter(None, formats)))
+
+
+def _of_auto_round(said: Mapping) -> str | None:
+    """Returns the format of a data type, None if it is not read; empty if shapes tell it."""
     kind, bits, size = said.get("data_type"), said.get("bits"), said.get("group_size")
     kind = "mx_fp" if str(kind).startswith("mx_fp") else kind
-    is_known = isinstance(kind, str) and type(bits) is int and (kind, bits) in AUTO_ROUND
-    if not is_known or (kind == "mx_fp" and size not in (None, BLOCK)):
-        got = f"{said.get('data_type')!r:.40} of {bits!r:.20} bits in groups of {size!r:.20}"
-        raise _refused("data_type", got, module, [f"{of} of {n} bits" for of, n in AUTO_ROUND])
-    format = AUTO_ROUND[kind, bits]
-    return Spec((format,) if format else ())
+    is_known = isinstance(kind, str) and type(bits) is int and size in (None, BLOCK, -1, 0)
+    return AUTO_ROUND.get((kind, bits)) if is_known or kind == "fp" else None
 
 
 def _mlx(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:

@@ -1,0 +1,127 @@
+"""Files by other tools' own exporters are what those tools themselves dequantize them to.
+
+Each tool lives in an environment of its own in the cache, made once: minutes, and gigabytes.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers as tf
+from safetensors.torch import load_file
+
+import mx_kernels as mx
+from bench.serving.environment import python_with
+from mx_kernels.integrations.transformers import from_pretrained
+from tests.tiers import deep
+from tests.watchdog import BUILD_SECONDS, Limit
+
+TORCH = "torch==2.13.0"
+ENVIRONMENTS = {
+    "modelopt": (
+        "exporters-1", (TORCH, "transformers==5.24.0", "accelerate", "nvidia-modelopt==0.47.0",
+                        "compressed-tensors==0.20.1", "amd-quark==0.13"),
+    ),
+    "auto_round": ("auto-round-1", (TORCH, "transformers==5.24.0", "auto-round==0.16.1",
+                                    "compressed-tensors==0.20.1")),
+}  # fmt: skip
+ENVIRONMENTS |= dict.fromkeys(("compressed_tensors", "quark"), ENVIRONMENTS["modelopt"])
+SCHEMES = {
+    "modelopt FP8_DEFAULT": "fp8",
+    "modelopt FP8_PER_CHANNEL_PER_TOKEN": "fp8",
+    "modelopt FP8_2D_BLOCKWISE_WEIGHT_ONLY": "fp8_block_2d",
+    "modelopt MXFP8_DEFAULT": "mxfp8",
+    "modelopt MXFP4_DEFAULT": "mxfp4",
+    "modelopt W4A8_MXFP4_FP8": "mxfp4",
+    "compressed_tensors MXFP4": "mxfp4",
+    "compressed_tensors MXFP8": "mxfp8",
+    "compressed_tensors FP8": "fp8",
+    "compressed_tensors FP8_DYNAMIC": "fp8",
+    "compressed_tensors FP8_BLOCK": "fp8_block_2d",
+    "quark mxfp4": "mxfp4",
+    "quark fp8": "fp8",
+    "quark ptpc_fp8": "fp8",
+    "auto_round MXFP4:auto_round": "mxfp4",
+    "auto_round MXFP8:auto_round": "mxfp8",
+    "auto_round MXFP4:llm_compressor": "mxfp4",
+}
+"""What is written, and the format that we read it as."""
+ONE_EACH = ("modelopt", "auto_round")
+"""Tools that write a tensor for each expert, of which others leave experts alone."""
+WRITE = Path(__file__).with_name("exporters.py")
+
+
+def written(tool, scheme, folder):
+    """Returns the folder of a checkpoint, and its numbers."""
+    with Limit.of(BUILD_SECONDS):
+        python = python_with(*ENVIRONMENTS[tool])
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    command = [python, WRITE, tool, scheme, folder / "out"]
+    environment = kept | {"HF_HUB_OFFLINE": "1"}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return folder / "out", load_file(folder / "out.expected")
+
+
+@deep
+@pytest.mark.parametrize("case", SCHEMES)
+def test_an_exporters_file_is_what_the_tool_dequantizes_it_to(tmp_path, case):
+    tool, scheme = case.split()
+    folder, expected = written(tool, scheme, tmp_path)
+    loaded = mx.load(folder, join_experts=False)
+    found = {name: t for name, t in loaded.items() if isinstance(t, mx.MXTensor)}
+    assert found.keys() == expected.keys() and {t.format for t in found.values()} == {SCHEMES[case]}
+    for name, t in found.items():
+        assert torch.equal(t.dequantize("float32"), expected[name]), name
+    tf.utils.logging.disable_progress_bar()
+    model = from_pretrained(folder, dtype=torch.float32)
+    experts = model.model.layers[1].mlp.experts
+    assert isinstance(experts, mx.MXExperts) == (tool in ONE_EACH)
+    if tool in ONE_EACH:
+        for e in range(experts.num_experts):
+            base = f"model.layers.1.mlp.experts.{e}"
+            halves = [expected[f"{base}.{name}.weight"] for name in ("gate_proj", "up_proj")]
+            got = experts.gate_up_proj.dequantize("float32")[e]
+            assert torch.equal(got, torch.cat(halves)), base
+
+
+@deep
+def test_gguf_is_what_its_library_dequantizes_it_to(tmp_path, rng, monkeypatch):
+    """Every code in every place, under every scale but 255, which is NaN here alone."""
+    python = python_with("gguf-0.19.0", ("gguf==0.19.0",))
+    (packages,) = python.parent.parent.glob("lib/*/site-packages")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(packages)])
+    import gguf  # noqa: PLC0415  of that environment
+
+    kinds = gguf.GGMLQuantizationType
+    blocks = rng.integers(0, 256, (2, 255, 16, 17), dtype=np.uint8)
+    blocks[..., 0] = np.arange(255)[None, :, None]
+    floats = rng.standard_normal((6, 64)).astype(np.float32)
+    tensors = {
+        "blk.0.ffn_up_exps.weight": (blocks.reshape(2, 255, 272), kinds.MXFP4),
+        "blk.0.attn_q.weight": (gguf.quantize(floats, kinds.Q8_0), kinds.Q8_0),
+        "bf16": (gguf.quantize(floats, kinds.BF16), kinds.BF16),
+        "f16": (floats.astype(np.float16), kinds.F16),
+        "f32": (floats[0], kinds.F32),
+    }
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+    for name, (array, kind) in tensors.items():
+        writer.add_tensor(name, array, raw_dtype=kind)
+    for step in ("header", "kv_data", "tensors"):
+        getattr(writer, f"write_{step}_to_file")()
+    writer.close()
+    with pytest.warns(UserWarning, match=r"got blk.0.attn_q.weight of Q8_0, which become float32"):
+        loaded = mx.load(tmp_path / "x.gguf")
+    assert loaded.keys() == tensors.keys()
+    assert loaded["blk.0.ffn_up_exps.weight"].format == "mxfp4"
+    for name, (array, kind) in tensors.items():
+        t = loaded[name]
+        got = t.dequantize("float32") if isinstance(t, mx.MXTensor) else t.float()
+        np.testing.assert_array_equal(got.numpy(), gguf.dequantize(array, kind))
+    (tmp_path / "broken.gguf").write_bytes((tmp_path / "x.gguf").read_bytes()[:60])
+    with pytest.raises(ValueError, match=r"broken.gguf: got 60 bytes that are no GGUF file"):
+        mx.load(tmp_path / "broken.gguf")
