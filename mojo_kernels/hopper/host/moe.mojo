@@ -229,8 +229,7 @@ struct ListPlaces(TrivialRegisterPassable):
 
 
 def row_columns(problem: ExpertsProblem) -> Int:
-    """Returns the float32 that are kept of a slot: its row, and its sums if they are no gates and ups.
-    """
+    """Returns the float32 that are kept of a slot: of its row, or of sums without a gate."""
     return problem.width if problem.gate.is_there() else max(problem.width, problem.inner)
 
 

@@ -46,7 +46,7 @@ class GateChoice(NamedTuple):
 
 
 def check_gate(options: GateOptions) -> Gate:
-    """Checks the name of an activation, its order and its numbers; returns them as a call has it."""
+    """Checks the name of an activation, its order and its numbers; returns what a call has."""
     row, interleaved, *numbers = chosen_gate(options)
     return Gate(row.code, int(interleaved), *map(_bits_of, numbers))
 

@@ -98,7 +98,7 @@ def gate_of(module: nn.Module) -> Gate | None:
 
 
 def _candidates(module: nn.Module, activation: str, named: dict[str, tuple[str, ...]]) -> list:
-    """Returns what an activation may be in a module: none if it has no such numbers, or other rows."""
+    """Returns what an activation may be in a module: none without its numbers, or of other rows."""
     is_gated = bool(facts().gates[activation].is_gated)
     numbers = {name: _number(module, paths) for name, paths in named.items()}
     if is_gated != module.has_gate or None in numbers.values():

@@ -120,8 +120,8 @@ def moe(
     Raises:
         TypeError: if an argument is of another type or dtype.
         ValueError: if shapes or devices do not fit together, a name is unknown, a number is not
-            positive or not the activation's, or x lies on a gfx950 GPU, which has no kernels for those formats or that
-            layout.
+            positive or not the activation's, or x lies on a gfx950 GPU, which has no kernels for
+            those formats or that layout.
     """
     width = _check_rows(x, "[T, H], a row for each token")
     check_mode(activations, rounding)
