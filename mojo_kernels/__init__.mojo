@@ -12,7 +12,7 @@ Hopper's builds on the room of any GPU.
         encode.mojo           from floats to codes, any element
         decode.mojo           from codes to floats, any element
         e2m1.mojo             E2M1 by its tables
-        gates.mojo            gated activations of experts
+        gates.mojo            activations of experts: the table, and gates with their ups
         quotients.mojo        quotients by 1 to 2, without a division
     layouts.mojo          every byte order, a diagram each
     operands.mojo         views of the memory that callers hand in
@@ -135,7 +135,7 @@ Hopper's builds on the room of any GPU.
         experts/              one of several matrices for each row
             dispatch.mojo         grouped products and layers: their launches
             routing.mojo          slots of tokens, sorted by expert
-            slots.mojo            rows of slots added up, and gates that are not neighbours
+            slots.mojo            rows of slots added up, and gates that products do not have
         host/                 what is decided before a launch, without a kernel
             plan.mojo             a kernel and its cut, by name
             table.mojo            the table of plans: for which products, and why
@@ -174,7 +174,7 @@ Hopper's builds on the room of any GPU.
         codec.mojo            codes and floats as bfloat16 pairs, and floats as codes, two numbers at once
         routing.mojo          lists of rows, from sizes or ids; rows of slots added up
         scheduler.mojo        which tiles of C a CTA computes, and which K: persistent, split-K, stream-K, lists
-        target.mojo           where rows go; gates and their ups
+        target.mojo           where rows go; gates and their ups, and ups without gates
         stream_k.mojo         the fix-up of stream-K
         product.mojo          what an RS kernel computes: one matrix, or those of groups
         accumulator.mojo      where a thread's sums lie in a tile of C

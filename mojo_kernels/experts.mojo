@@ -99,7 +99,7 @@ struct ExpertsProblem(TrivialRegisterPassable):
     var left: Left
     """Floats, [tokens, width]; the hidden numbers become what these become."""
     var gate_up: Experts
-    """[2 * inner, width] each."""
+    """[sums(), width] each: rows of gates and ups, or of ups alone."""
     var down: Experts
     """[width, inner] each."""
     var routing: Routing
@@ -110,6 +110,10 @@ struct ExpertsProblem(TrivialRegisterPassable):
     """Position of its type in `FLOAT_TYPES`."""
     var width: Int
     var inner: Int
+
+    def sums(self) -> Int:
+        """Returns the sums of a slot that become its hidden numbers."""
+        return self.gate.sums(self.inner)
 
     def hidden_at(self, address: Int) -> Left:
         """Returns the left side of the second product: floats like the tokens, contiguous."""

@@ -15,6 +15,29 @@ import oracle
 
 # The extension has tables of its own, which a test compares with these: what is not compiled yet
 # can be collected.
+GATES = {
+    "swiglu_oai": {"activation": "swiglu_oai"},
+    "silu": {"activation": "silu"},
+    "silu with a limit": {"activation": "silu", "limit": 1.5},
+    "silu in turns": {"activation": "silu", "interleaved": True, "limit": 0.75, "alpha": 1.702},
+    "swiglu_oai in halves": {"activation": "swiglu_oai", "interleaved": False},
+    "swiglu_step": {"activation": "swiglu_step", "limit": 0.5},
+    "gelu_tanh": {"activation": "gelu_tanh"},
+    "situ": {"activation": "situ"},
+    "situ of plain ups": {"activation": "situ", "beta": 1.5, "linear_beta": float("inf")},
+    "relu2": {"activation": "relu2"},
+}
+"""What becomes of gates and ups: each activation, either order of rows, and limits that are met."""
+USUAL_GATES = ["swiglu_oai", "silu"]
+OTHER_GATES = [name for name in GATES if name not in USUAL_GATES]
+"""Those that fewer tests have: a gate is elementwise, wherever it stands."""
+
+
+def sums_of(gate: str, inner: int) -> int:
+    """Returns how many sums make so many hidden numbers."""
+    return inner if gate == "relu2" else 2 * inner
+
+
 LAYOUTS = {
     "plain": {"device": ""},
     "preshuffled_cpu": {"device": "cpu"},

@@ -29,6 +29,7 @@ from bench.simulated import catalogue, peaks
 from gfx950.timing import Profile, profile
 from gfx950.timing.parameters import Machine
 from mx_kernels._core.facts import KEPT_FLOATS, facts
+from mx_kernels._core.gates import GateOptions, check_gate
 from mx_kernels._core.hip import Kind
 from mx_kernels._core.native import gpu_plans
 from mx_kernels._core.protocol import NO_CODE
@@ -123,12 +124,12 @@ def launches_of(program: ModuleType, name: str, sizes: Sequence[int]) -> tuple[l
         name: the types of the layer, as the catalogue names them.
         sizes: what it takes of a layer.
     """
-    tokens, slots, width, inner, experts, *_, gate = sizes
+    tokens, slots, width, inner, experts, _, _, gate, interleaved, *_ = sizes
     formats, x, _, _ = name.rsplit("_", 3)
     left, _, right = formats.partition(".")
     of_left = NO_CODE if left == KEPT_FLOATS else facts().formats[left].code
     kind = Kind(of_left, facts().formats[right or "mxfp4"].code, facts().dtypes[x], EVEN, 0, None)
-    asked = tokens, slots, experts, width, inner, gate, *kind.codes()
+    asked = tokens, slots, experts, width, inner, gate, interleaved, *kind.codes()
     return program.layer(name, tuple(sizes), *gpu_plans().plan_experts_gfx950(asked))
 
 
@@ -144,9 +145,9 @@ class SimulatedLayer:
         module = catalogue.module_of(path, PROGRAM.stem)
         experts, slots = self.routes.experts, self.routes.ids.size
         sizes = (tokens, PER_TOKEN, WIDTH, INNER, experts)
-        int32, float32, swiglu = 4, 2, 0
+        int32, float32, gate = 4, 2, check_gate(GateOptions("swiglu_oai"))
         types = f"{activations}_{TYPES}"
-        sizes = *sizes, int32, float32, swiglu
+        sizes = *sizes, int32, float32, *gate
         self.launches, num_bytes = launches_of(module, types, sizes)
         size = {"experts": experts, "slots": PER_TOKEN, "activations": activations}
         self.explained = mx_kernels.explain(

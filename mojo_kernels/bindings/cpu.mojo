@@ -37,7 +37,7 @@ from mojo_kernels.cpu.threads import OpenMPTeam
 from mojo_kernels.layouts import LAYOUTS, OperandLayout
 from mojo_kernels.numbers.floats import FLOAT_TYPES
 from mojo_kernels.numbers.formats import FORMATS, Format, K_MULTIPLE
-from mojo_kernels.numbers.gates import GATES
+from mojo_kernels.numbers.gates import GATES, GateRow
 from mojo_kernels.numbers.rounding import Rounding
 from mojo_kernels.numbers.scales import E8M0_BIAS, E8M0_NAN
 from mojo_kernels.problem import ANY, Known, Left, LeftKind, Right
@@ -85,6 +85,19 @@ def _layout_row[Layout: OperandLayout]() raises -> PythonObject:
     return row.fields
 
 
+def _gate_row[gate: GateRow]() raises -> PythonObject:
+    var row = Record()
+    row.put("name", String(gate.name))
+    row.put("is_gated", 1 if gate.is_gated else 0)
+    row.put("is_interleaved", 1 if gate.is_interleaved else 0)
+    row.put("limit_name", String(gate.limit_name))
+    row.put("limit", PythonObject(gate.limit))
+    row.put("alpha_name", String(gate.alpha_name))
+    row.put("alpha", PythonObject(gate.alpha))
+    row.put("most", PythonObject(gate.most))
+    return row.fields
+
+
 def tables() raises -> PythonObject:
     """Returns the tables: formats, roundings, element types of floats, gates, layouts."""
     var formats = Records()
@@ -101,8 +114,7 @@ def tables() raises -> PythonObject:
     var gates = Records()
     var layouts = Records()
     comptime for i in range(len(GATES)):
-        comptime name = GATES[i]
-        gates.add(String(materialize[name]()))
+        gates.add(_gate_row[GATES[i]]())
     comptime for i in range(len(LAYOUTS)):
         layouts.add(_layout_row[LAYOUTS[i]]())
     var all = Record()

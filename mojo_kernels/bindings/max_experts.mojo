@@ -4,7 +4,7 @@
                                              activations, format, layout, rounding
     mx_moe             x, gate-up codes, scales, down codes, scales, ids, weights, gate-up bias,
                        down bias, limit, alpha -> floats
-                                             activation, activations, rounding,
+                                             activation, interleaved, activations, rounding,
                                              gate_up_format, gate_up_layout, down_format, down_layout
 
 Codes and scales have three dimensions, the first one counts experts; a bias is float32, of two, or
@@ -23,6 +23,7 @@ from ..backend import has_cdna4, is_nvidia
 from ..cdna4.experts import dispatch as cdna4
 from ..cdna4.host.choices import shapes_of_layer
 from ..cdna4.host.experts import LayerTypes
+from ..cdna4.moe_shape import is_fused
 from ..cdna4.types import ProductTypes
 from ..cpu import experts as cpu
 from ..cpu.max_runtime import RuntimeTeam
@@ -123,6 +124,7 @@ struct MXMoe:
         //,
         target: StaticString,
         activation: StaticString,
+        interleaved: Bool,
         activations: StaticString,
         rounding: StaticString,
         gate_up_format: StaticString,
@@ -159,11 +161,13 @@ struct MXMoe:
         var tokens, width = x.dim_size(0), x.dim_size(1)
         var slots = expert_ids.dim_size(1)
         var inner = DownFormat.elements(down_codes.dim_size(2))
+        comptime code = gate_code[activation]()
+        var gate = Gate(code, interleaved, limit, alpha)
         var gate_up = _experts[known_up](
             "w_gate_up",
             gate_up_codes,
             gate_up_scales,
-            2 * inner,
+            gate.sums(inner),
             width,
             "bias_gate_up",
             bias_gate_up,
@@ -196,7 +200,7 @@ struct MXMoe:
                 tokens=tokens,
                 slots=slots,
             ),
-            gate=Gate(gate_code[activation](), limit, alpha),
+            gate=gate,
             values=address_of(result),
             dtype=dtype_code[dtype](),
             width=width,
@@ -221,7 +225,7 @@ struct MXMoe:
                 ProductTypes.of(with_bias(known_up, has_bias_up)),
                 ProductTypes.of(with_bias(known_down, has_bias_down)),
                 dtype,
-                gate_code[activation](),
+                1 if is_fused(Gate(code, interleaved, 1, 1)) else 0,
             )
             var queue = ContextQueue(context)
             cdna4.multiply_experts[types](problem, shapes_of_layer(types, problem), queue)

@@ -63,15 +63,15 @@ def _rounding_code_or_none[name: StaticString]() -> Int:
 
 
 def gate_code[name: StaticString]() -> Int:
-    """Returns the position of a gated activation in the table."""
+    """Returns the position of an activation of experts in the table."""
     comptime code = _gate_code_or_none[name]()
     comptime assert code >= 0, String("unknown activation '", name, "'")
     return code
 
 
 def _gate_code_or_none[name: StaticString]() -> Int:
-    """Returns the position of a gated activation in the table, or -1."""
+    """Returns the position of an activation of experts in the table, or -1."""
     comptime for i in range(len(GATES)):
-        comptime if GATES[i] == name:
+        comptime if GATES[i].name == name:
             return i
     return -1

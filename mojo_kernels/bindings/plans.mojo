@@ -111,17 +111,17 @@ def plan_gfx950(arguments: PythonObject) raises -> PythonObject:
 
 
 def plan_experts_gfx950(arguments: PythonObject) raises -> PythonObject:
-    """Takes (tokens, slots, experts, width, inner, code of the gate, *what a module of the first
-    products is compiled for).
+    """Takes (tokens, slots, experts, width, inner, code of the gate, whether its rows are neighbours,
+    *what a module of the first products is compiled for).
 
     Returns the text of the cuts of a layer's products, for rows that are encoded before.
     """
     var args = Arguments(arguments)
     var tokens, slots, experts = args.next(), args.next(), args.next()
-    var width, inner, gate = args.next(), args.next(), Gate(args.next(), 0, 0)
+    var width, inner, gate = args.next(), args.next(), _gate(args)
     var first = _product_types(args)
     var types = LayerTypes.of(first, first, first.out, ANY)
-    var sizes = LayerSizes(tokens, slots, experts, width, inner, gate.is_interleaved())
+    var sizes = LayerSizes(tokens, slots, experts, width, inner, gate)
     return Python.tuple(shapes_of_layer(types, sizes.problem()).text(types.left))
 
 
@@ -173,21 +173,28 @@ def cycles_gfx950(plan: PythonObject, arguments: PythonObject) raises -> PythonO
 
 
 def explain_experts_gfx950(arguments: PythonObject) raises -> PythonObject:
-    """Takes (m, n, k, experts, slots, whether gates are neighbours, left format, right format).
+    """Takes (m, n, k, experts, slots, code of the gate, whether its rows are neighbours, left format,
+    right format).
 
     A layer has m tokens of k numbers and n hidden ones; without slots it is a grouped product.
     Returns the launches, and the bytes of their workspace.
     """
     var args = Arguments(arguments)
     var m, n, k = args.next(), args.next(), args.next()
-    var experts, slots, is_interleaved = args.next(), args.next(), args.next() != 0
+    var experts, slots, gate = args.next(), args.next(), _gate(args)
     var left_format = args.next()
     var formats = Formats.of(left_format, args.next())
     if slots == 0:
         return Python.tuple(_launches(explain_grouped(m, n, k, experts, formats)), 0)
-    var sizes = LayerSizes(m, slots, experts, k, n, is_interleaved)
+    var sizes = LayerSizes(m, slots, experts, k, n, gate)
     var launches = _launches(explain_layer(sizes, formats))
     return Python.tuple(launches, workspace_bytes(sizes, formats))
+
+
+def _gate(mut args: Arguments) raises -> Gate:
+    """Reads the code of a gate, and whether its rows are neighbours; its numbers decide nothing."""
+    var code = args.next()
+    return Gate(code, args.next() != 0, 1, 1)
 
 
 def _launches(launches: List[Explained]) raises -> PythonObject:
@@ -256,7 +263,7 @@ def explain_experts_cuda(arguments: PythonObject) raises -> PythonObject:
     var args = Arguments(arguments)
     var found = explain_experts(
         ExpertsQuestion(
-            args.next(), args.next(), args.next(), args.next(), args.next(), args.next() != 0,
+            args.next(), args.next(), args.next(), args.next(), args.next(), _gate(args),
             args.next(), args.next(),
         )
     )  # fmt: skip

@@ -127,6 +127,7 @@ def read_experts(mut args: Arguments) raises -> ExpertsProblem:
         ),
         gate=Gate(
             code=args.next(),
+            interleaved=args.next() != 0,
             limit=bitcast[DType.float32](UInt32(args.next())),
             alpha=bitcast[DType.float32](UInt32(args.next())),
         ),

@@ -39,9 +39,14 @@ comptime RESIDENT_WAVES = CUS * 32
 """That the chip runs at once, at most."""
 
 
+def is_fused(gate: Gate) -> Bool:
+    """Says whether products gate their sums: a lane has neighbours, and kernels have one gate."""
+    return gate.is_interleaved() and gate.code == Gate.SWIGLU_OAI
+
+
 def stores_codes(gate: Gate) -> Bool:
     """Says whether a product may store hidden numbers of a gate as codes: `QuickGate` has them."""
-    return gate.is_interleaved() and gate.has_quotients()
+    return is_fused(gate) and gate.has_quotients()
 
 
 def streaming_grid(shape: StreamingShape, m: Int, n: Int, groups: Int) -> Grid:

@@ -149,7 +149,7 @@ def multiply_experts[
             Int(room.hidden.ptr),
             problem.left.dtype,
             problem.gate,
-            2 * problem.inner,
+            problem.sums(),
             problem.width,
         )
         multiply_ranges[_encoded(known_gate_up)](hidden, scratch, team)

@@ -1,6 +1,6 @@
 """How the sums of a panel get to memory: bias, gate, rounding, store.
 
-    no gate    32 columns of the result       sums + bias, rounded
+    no gate    32 columns of the result       sums + bias, or hidden numbers of ups alone, rounded
     a gate     16 columns of hidden numbers   of both tiles of the panel: gates and their ups
 """
 
@@ -72,7 +72,7 @@ struct PanelStore(TrivialRegisterPassable):
             var row = self.rows.first + first_row + i
             comptime for tile in range(PANEL_TILES):
                 var total = sums.load[width=LANES](Coord(i, tile * LANES))
-                var rounded = round_to[dtype](total + bias[tile])
+                var rounded = round_to[dtype](self.gate.of_sums(total + bias[tile]))
                 var column = (first_tile + tile) * LANES
                 if is_full:
                     out.store[alignment=1](Coord(row, column), rounded)

@@ -2,6 +2,7 @@
 
     grouped    list rows, prepare, multiply
     layer      list rows, prepare, multiply with a gate, prepare, multiply, add slots
+               ups without gates: multiply, activate sums
 
     rows of A become      rows are listed by                 prepared by            multiplied by
     bfloat16              lay_out_groups, route_slots        prepare_bf16_places    gemm_rs_bf16
@@ -23,7 +24,7 @@ from ..routing.slots import Slots
 from ..simt import experts as portable
 from ..simt.arguments import Activations, ExpertWeights, Result
 from ..simt.host import FLOAT32, is_left_aligned
-from .target import Target
+from .target import Target, launch_activation
 from .gemm_rs_bf16 import gemm_rs_bf16
 from .gemm_rs_fp8 import gemm_rs_fp8
 from .host.moe import (
@@ -102,8 +103,8 @@ def _multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
         return
     var memory = Memory.of(problem, queue.workspace(workspace_of(problem)))
     var width, inner, count = problem.width, problem.inner, problem.routing.count()
-    var marks = memory.lists.marks
-    var gate_up = _Product(problem.left, problem.gate_up, 2 * inner, width, memory.first, marks)
+    var marks, sums = memory.lists.marks, problem.sums()
+    var gate_up = _Product(problem.left, problem.gate_up, sums, width, memory.first, marks)
     marks += memory.lists.num_places
     var left = problem.hidden_at(memory.hidden)
     var down = _Product(left, problem.down, width, inner, memory.second, marks)
@@ -117,7 +118,13 @@ def _multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
         var experts = UInt32(problem.gate_up.count)
         queue.launch[route_slots](grid_of_lists(), routing, experts, lists, tile_rows)
     var hidden = Result(memory.hidden, problem.left.dtype, count, inner)
-    gate_up.launch[True](memory, lists, Target(hidden, problem.gate), queue)
+    if problem.gate.is_there():
+        gate_up.launch[True](memory, lists, Target(hidden, problem.gate), queue)
+    else:
+        var of_ups = Result(memory.rows, Int(FLOAT32), count, inner)
+        gate_up.launch[False](memory, lists, Target(of_ups, Gate.NONE), queue)
+        hidden.rows = UInt32(memory.lists.num_places)
+        launch_activation(memory.rows, problem.gate, hidden, queue)
     # Hidden numbers are where their places are.
     lists.are_gathered = False
     var of_slots = Result(memory.rows, Int(FLOAT32), count, width)

@@ -1,5 +1,7 @@
 """Where rows of C go, and what becomes of sums on the way: bias, and gates with their ups.
 
+Ups that have no gates are sums in memory first, and `activate_sums` makes hidden numbers of them.
+
 A row of four columns a lane, of a CTA's 128 weight rows:
 
     gates and ups    of a lane            hidden numbers of a lane
@@ -7,12 +9,19 @@ A row of four columns a lane, of a CTA's 128 weight rows:
     halves           4 gates | 4 ups      lane l and l + 16 exchange: two each
 """
 
+from layout import Coord
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
+from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.primitives.warp import shuffle_xor
+from std.utils import StaticTuple
 
-from ..launch.queue import KernelStruct
+from ..experts import NUMBERS
+from ..launch.queue import DevicePointer, KernelStruct, Queue, device_pointer
 from ..numbers.gates import Gate
 from ..simt.arguments import ExpertWeights, Result
-from ..simt.host import bytes_of
+from ..simt.host import VECTOR_BYTES, bytes_of
+from ..simt.views import rows_of
+from .host.moe import SUM_THREADS, grid_of_sums
 from .routing import RowTile
 
 comptime PART_COLUMNS = 4
@@ -29,22 +38,22 @@ struct Target(KernelStruct):
 
     var rows: Result
     """All rows: of sums, or of hidden numbers."""
-    var gate_code: Int32
-    """The position of the gate, or that of none."""
+    var gate_word: Int32
+    """The gate and the order of its rows, or none."""
     var limit: Float32
     var alpha: Float32
 
     def __init__(out self, rows: Result, gate: Gate):
         """Takes rows that a gate, or none, leads to."""
         self.rows = rows
-        self.gate_code = Int32(gate.code)
+        self.gate_word = gate.word()
         self.limit = gate.limit
         self.alpha = gate.alpha
 
     @always_inline
     def gate(self) -> Gate:
         """Returns the gate."""
-        return Gate(Int(self.gate_code), self.limit, self.alpha)
+        return Gate.of_word(self.gate_word, self.limit, self.alpha)
 
     @always_inline
     def of(self, tile: RowTile, experts: ExpertWeights) -> Result:
@@ -122,3 +131,30 @@ def _store_hidden(
 ):
     """Stores hidden numbers, whose rows are made of blocks."""
     result.elements().store[LANE_HIDDEN, LANE_HIDDEN](Int(row), Int(column), numbers)
+
+
+@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(SUM_THREADS)))
+def activate_sums(sums: DevicePointer[DType.float32], gate_word: Int32, hidden: Result):
+    """Makes hidden numbers of as many sums.
+
+    The grid is (rows, CTAs of a row).
+    """
+    wait_on_dependent_grids()
+    launch_dependent_grids()
+    var row, columns = Int(block_idx.x), Int(hidden.columns)
+    var column = (Int(block_idx.y) * SUM_THREADS + Int(thread_idx.x)) * NUMBERS
+    if column < columns:
+        var at = Coord(row, column)
+        var here = rows_of(sums, columns).load[width=NUMBERS, alignment=VECTOR_BYTES](at)
+        var numbers = Gate.of_word(gate_word, 0, 0).of_sums(here)
+        hidden.elements().store[NUMBERS, NUMBERS](row, column, numbers)
+
+
+def launch_activation(sums: Int, gate: Gate, hidden: Result, mut queue: Some[Queue]) raises:
+    """Launches `activate_sums` on float32 at an address."""
+    queue.launch[activate_sums](
+        grid_of_sums(Int(hidden.rows), Int(hidden.columns)),
+        device_pointer[DType.float32](sums),
+        gate.word(),
+        hidden,
+    )

@@ -2,7 +2,8 @@
 
     kernel          a warp computes                        its expert
     product_warps   eight columns of a row of C            of the first group that ends behind the row
-    hidden_warps    four hidden numbers of a slot (t, j)   ids[t, j]
+    hidden_warps    four hidden numbers of a slot (t, j),  ids[t, j]
+                    eight of ups alone
     token_warps     eight columns of a token t             slot after slot, ids[t, 0], ids[t, 1], ...
 
 Sizes and ids are read on the device, where they may be any numbers: a row that no group has is
@@ -31,25 +32,29 @@ def hidden_warps[
     x: Activations,
     experts: ExpertWeights,
     slots: Slots,
-    gate_code: Int32,
+    gate_word: Int32,
     limit: Float32,
     alpha: Float32,
     hidden: DevicePointer[DType.uint8],
 ):
-    """Computes four hidden numbers of a slot a warp."""
+    """Computes hidden numbers of a slot, as many as a warp has sums for."""
     var tile = tile_here()
     var warp, lane = divmod(Int(thread_idx.x), WARP_THREADS)
-    var inner = Int(experts.columns) // 2
-    var first = (tile.column * WARPS + warp) * PAIRS
+    var gate = Gate.of_word(gate_word, limit, alpha)
+    var inner, count = Int(experts.columns), COLUMNS
+    if gate.is_there():
+        inner, count = inner // 2, PAIRS
+    var first = (tile.column * WARPS + warp) * count
     if first >= inner or tile.row >= slots.count():
         return
     var expert = slots.expert_of(tile.row)
     if not experts.has(expert):
         return
 
-    var gate = Gate(Int(gate_code), limit, alpha)
     var step = 2 if gate.is_interleaved() else 1
-    var to_up = 1 if gate.is_interleaved() else inner
+    var to_up = PAIRS
+    if gate.is_there():
+        to_up = 1 if gate.is_interleaved() else inner
     var columns = SIMD[DType.int32, COLUMNS]()
     comptime for i in range(PAIRS):
         columns[i] = Int32((first + i) * step)
@@ -59,7 +64,12 @@ def hidden_warps[
         x, experts.of(expert), token, columns, lane
     )
 
-    if lane < PAIRS:
+    if not gate.is_there():
+        if lane < COLUMNS:
+            var up = experts.biased(expert, first + lane, of_lane(sums, lane))
+            var number = gate.of_sums(SIMD[DType.float32, 1](up))
+            AnyFloats(hidden, inner, x.dtype).store[1, 1](tile.row, first + lane, number)
+    elif lane < PAIRS:
         var column = (first + lane) * step
         var gated = experts.biased(expert, column, of_lane(sums, lane))
         var up = experts.biased(expert, column + to_up, of_lane(sums, PAIRS + lane))
@@ -128,13 +138,13 @@ struct HiddenWarps(WarpLaunch):
     var hidden: Int
 
     def start[Layout: OperandLayout, bits: Int, aligned: Bool](self, mut queue: Some[Queue]) raises:
-        var gate, inner = self.problem.gate, self.problem.inner
+        var gate = self.problem.gate
         queue.launch[hidden_warps[Layout, bits, aligned]](
-            grid_of_warps(self.problem.routing.count(), 2 * inner),
+            grid_of_warps(self.problem.routing.count(), self.problem.sums()),
             Activations(self.problem.left, self.problem.width),
-            ExpertWeights(self.problem.gate_up, 2 * inner),
+            ExpertWeights(self.problem.gate_up, self.problem.sums()),
             Slots(self.problem.routing),
-            Int32(gate.code),
+            gate.word(),
             gate.limit,
             gate.alpha,
             device_pointer[DType.uint8](self.hidden),

@@ -25,13 +25,13 @@ from mx_kernels._core import expert_ops, products
 from mx_kernels._core.arrays import Array, float_code, show, tensor_over, watched
 from mx_kernels._core.checks import (
     check_biases,
-    check_gate,
     check_grouped,
     check_mode,
     check_moe,
     check_operand,
 )
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
+from mx_kernels._core.gates import GateOptions, chosen_gate
 from mx_kernels.modules import MXModule, parameter
 from mx_kernels.ops import _chosen, _dtype_of
 from mx_kernels.tensor import MXTensor
@@ -107,8 +107,12 @@ def moe(
     bias_gate_up: Array | None = None,
     bias_down: Array | None = None,
     activation: str = "swiglu_oai",
+    interleaved: bool | None = None,
     limit: float | None = None,
     alpha: float | None = None,
+    beta: float | None = None,
+    linear_beta: float | None = None,
+    apply_router_weight_on_input: bool = False,
     rounding: str = DEFAULT_ROUNDING,
     out_dtype=None,
     activations: str | None = DEFAULT_FORMAT,
@@ -120,6 +124,20 @@ def moe(
         gate, up = x[t] @ w_gate_up[e].T + bias_gate_up[e]
         hidden = activation(gate, up), rounded to x's dtype, then as `activations` says
         y[t] += expert_weights[t, j] * (hidden @ w_down[e].T + bias_down[e])
+
+    Activations, with their numbers unless given; rows of gates and ups are in halves, but those of
+    swiglu_oai take turns:
+
+        silu           up * gate * sigmoid(alpha * gate)            limit inf, alpha 1
+        swiglu_oai     (up + 1) * gate * sigmoid(alpha * gate)      limit 7, alpha 1.702
+        swiglu_step    up * min(gate * sigmoid(gate), limit)        limit 7
+        gelu_tanh      up * gelu(gate), gelu by tanh                limit inf
+        situ           soft(up, linear_beta) * soft(gate, beta)     beta 4, linear_beta 25
+                           * sigmoid(gate)
+        relu2          max(up, 0)**2, without a gate                rows [E, I, H] of ups alone
+
+    A gate is at most `limit` before (of swiglu_step its product is instead), and an up within
+    +-`limit`; soft(x, cap) is cap * tanh(x / cap).
 
     Slots are added in order, in float32, and the sum is rounded once. Both products quantize their
     left side as `linear` does: hidden numbers that bfloat16 has rounded first get another code now
@@ -133,31 +151,38 @@ def moe(
 
     Args:
         x: tokens [T, H], any row stride.
-        w_gate_up: weights [E, 2I, H], in any format and layout.
+        w_gate_up: weights [E, 2I, H], in any format and layout; [E, I, H] without a gate.
         w_down: weights [E, H, I], in any format and layout.
         expert_ids: the experts of each token [T, k], int32 or int64; a negative id is a slot
             without an expert, which adds nothing. On a GPU one that is too large makes NaN of
             its token.
         expert_weights: floats [T, k].
-        bias_gate_up: floats [E, 2I].
+        bias_gate_up: floats [E, 2I]; [E, I] without a gate.
         bias_down: floats [E, H].
-        activation: "swiglu_oai", for rows of gate_up that take turns, gate first:
-            (up + 1) * gate * sigmoid(alpha * gate), gate at most `limit`, up within +-`limit`; or
-            "silu", for rows in halves, gates first: up * gate * sigmoid(gate).
-        limit: of "swiglu_oai", which alone has one; None is 7.
-        alpha: likewise; None is 1.702.
+        activation: what becomes of gates and ups, one of these.
+        interleaved: whether rows of gates and their ups take turns, gate first, or come in halves,
+            gates first. None is the activation's own order.
+        limit: of gates and ups, math.inf for none; None is the activation's own.
+        alpha: of "swiglu_oai" and "silu", likewise.
+        beta: of "situ": the smooth limit of gates.
+        linear_beta: of "situ": that of ups, math.inf for none.
+        apply_router_weight_on_input: Whether a slot's weight multiplies its row of x, rounded to
+            x's dtype, instead of its result (Llama 4).
         rounding: how x and the hidden numbers are quantized, as in `linear`.
         out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
         activations: what both are multiplied as, as in `linear`.
 
     Raises:
         TypeError: if an argument is of another type or dtype.
-        ValueError: if shapes or devices do not fit together, a name is unknown, limit or alpha is
-            not positive, or, on the CPU, an id is that of no expert.
+        ValueError: if shapes or devices do not fit together, a name is unknown, a number is not
+            positive or not the activation's, or, on the CPU, an id is that of no expert.
     """
     weights = w_gate_up, w_down
-    numbers = type(limit), type(alpha), limit, alpha
-    given = "moe", activation, *numbers, rounding, out_dtype, activations
+    gate = GateOptions(activation, interleaved, limit, alpha, beta, linear_beta)
+    if apply_router_weight_on_input:
+        biases, rules = (bias_gate_up, bias_down), (rounding, out_dtype, activations)
+        return _moe_of_weighted(x, *weights, expert_ids, expert_weights, biases, gate, *rules)
+    given = "moe", *gate, *map(type, gate), rounding, out_dtype, activations
     are_tensors = type(x) is Tensor and type(w_gate_up) is type(w_down) is MXTensor
     if are_tensors and not is_compiling():
         others = expert_ids, expert_weights, bias_gate_up, bias_down
@@ -168,20 +193,48 @@ def moe(
     arrays = x, expert_ids, expert_weights, bias_gate_up, bias_down
     x, expert_ids, expert_weights, *biases = map(_tensor_of, arrays)
     if not is_compiling():
-        routing, gate = (expert_ids, expert_weights), (activation, limit, alpha)
-        mode, gate = check_moe(x, *weights, *routing, biases, gate, rounding, activations)
+        routing = expert_ids, expert_weights
+        mode, chosen = check_moe(x, *weights, *routing, biases, gate, rounding, activations)
         dtype = None if out_dtype is None else float_code(out_dtype, "out_dtype")
         bytes_of = (part for w in weights for part in (w.codes, w.scales))
         if is_numpy or not watched(x, *bytes_of, *routing, *biases):
             rules = None if is_numpy else given
-            out = products.moe(x, weights, *routing, biases, gate, mode, dtype, rules)
+            out = products.moe(x, weights, *routing, biases, chosen, mode, dtype, rules)
             return _array_of(out) if is_numpy else out
     call = _OPS.moe if is_compiling() else expert_ops.Moe.apply
     parts = *expert_ops.parts_of(w_gate_up, "w_gate_up"), *expert_ops.parts_of(w_down, "w_down")
     rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w_down)
-    numbers = (None if number is None else float(number) for number in (limit, alpha))
-    rules = activation, *numbers, *rules
-    return call(x, *parts, expert_ids, expert_weights, *biases, *rules)
+    return call(x, *parts, expert_ids, expert_weights, *biases, *gate.plain(), *rules)
+
+
+def _moe_of_weighted(
+    x, w_gate_up, w_down, expert_ids, expert_weights, biases, gate, rounding, out_dtype, activations
+) -> Array:
+    """Computes `moe` of rows that were multiplied by the weights of their slots: a token each."""
+    is_numpy = isinstance(x, np.ndarray)
+    arrays = x, expert_ids, expert_weights, *biases
+    x, expert_ids, expert_weights, *biases = map(_tensor_of, arrays)
+    weights, routing = (w_gate_up, w_down), (expert_ids, expert_weights)
+    if not is_compiling():
+        check_moe(x, *weights, *routing, biases, gate, rounding, activations)
+    tokens, slots = expert_ids.shape
+    rows = (x[:, None].float() * expert_weights[..., None].float()).to(x.dtype)
+    named = dict(zip(("bias_gate_up", "bias_down"), biases, strict=True)) | gate._asdict()
+    out_dtype = _dtype_of(x, out_dtype)
+    y = moe(
+        rows.flatten(0, 1),
+        *weights,
+        expert_ids.reshape(-1, 1),
+        torch.ones_like(expert_weights).reshape(-1, 1),
+        out_dtype=out_dtype if slots == 1 else torch.float32,
+        rounding=rounding,
+        activations=activations,
+        **named,
+    )
+    if slots != 1:
+        y = sum(y.view(tokens, slots, x.shape[1]).unbind(1), torch.zeros_like(x).float())
+    y = y.to(out_dtype)
+    return _array_of(y) if is_numpy else y
 
 
 class MXExperts(MXModule):
@@ -189,17 +242,21 @@ class MXExperts(MXModule):
 
     Parameters and call are those of the experts in transformers 5: a router gives each token the
     ids and weights of its experts, `experts(hidden_states, top_k_index, top_k_weights)` does the
-    rest. Rows of gate_up_proj lie as `activation` reads them, see `mx_kernels.moe`, and there for
-    limit and alpha.
+    rest. Without a gate, the first weights are its `up_proj`.
 
     Args:
-        gate_up_proj: the quantized weights [E, 2I, H], in any format and layout.
+        gate_up_proj: the quantized weights [E, 2I, H], in any format and layout; [E, I, H] of
+            an activation without a gate.
         down_proj: the quantized weights [E, H, I].
-        gate_up_proj_bias: floats [E, 2I], or None.
+        gate_up_proj_bias: floats, a number for each row of gate_up_proj, or None.
         down_proj_bias: floats [E, H], or None.
-        activation: "silu" or "swiglu_oai".
-        limit: of "swiglu_oai", which alone has one; None is 7.
-        alpha: likewise; None is 1.702.
+        activation: what becomes of gates and ups, see `mx_kernels.moe`.
+        interleaved: whether rows of gates and ups take turns, likewise.
+        limit: likewise.
+        alpha: likewise.
+        beta: likewise.
+        linear_beta: likewise.
+        apply_router_weight_on_input: likewise.
         rounding: how activations are quantized.
         activations: what they are multiplied as: a format, or "bf16", which takes no `rounding`.
 
@@ -218,23 +275,30 @@ class MXExperts(MXModule):
         gate_up_proj_bias: Tensor | None = None,
         down_proj_bias: Tensor | None = None,
         activation: str = "silu",
+        interleaved: bool | None = None,
         limit: float | None = None,
         alpha: float | None = None,
+        beta: float | None = None,
+        linear_beta: float | None = None,
+        apply_router_weight_on_input: bool = False,
         rounding: str = DEFAULT_ROUNDING,
         activations: str = DEFAULT_FORMAT,
     ):
         super().__init__()
-        weights = {"gate_up_proj": gate_up_proj, "down_proj": down_proj}
-        biases = {"gate_up_proj_bias": gate_up_proj_bias, "down_proj_bias": down_proj_bias}
+        gate = GateOptions(activation, interleaved, limit, alpha, beta, linear_beta)
+        chosen = chosen_gate(gate)
+        first = "gate_up_proj" if chosen.row.is_gated else "up_proj"
+        self.WEIGHTS = first, "down_proj"
+        weights = dict(zip(self.WEIGHTS, (gate_up_proj, down_proj), strict=True))
+        biases = {f"{first}_bias": gate_up_proj_bias, "down_proj_bias": down_proj_bias}
         for name, w in weights.items():
             check_operand(w, name)
-        up, down = gate_up_proj.shape, down_proj.shape
-        if len(up) != 3 or len(down) != 3 or up != (down[0], 2 * down[2], down[1]):
+        up, down, row = gate_up_proj.shape, down_proj.shape, chosen.row
+        if len(up) != 3 or len(down) != 3 or up != (down[0], row.sums(down[2]), down[1]):
             raise ValueError(
-                f"gate_up_proj and down_proj: got {show(up)} and {show(down)}, expected "
-                "[E, 2I, H] and [E, H, I]"
+                f"{first} and down_proj: got {show(up)} and {show(down)}, expected "
+                f"[E, {'2I' if row.is_gated else 'I'}, H] and [E, H, I]"
             )
-        check_gate(activation, limit, alpha)
         check_mode(activations, rounding)
         for (name, w), (bias_name, bias) in zip(weights.items(), biases.items(), strict=True):
             check_biases(bias, bias_name, w, name)
@@ -242,7 +306,10 @@ class MXExperts(MXModule):
         for name, bias in biases.items():
             self.register_parameter(name, None if bias is None else parameter(bias))
         self.num_experts, self.hidden_size, self.intermediate_size = down
-        self.activation, self.limit, self.alpha = activation, limit, alpha
+        for name, value in gate._asdict().items():
+            setattr(self, name, value)
+        self.interleaved = chosen.interleaved if row.is_gated else None
+        self.apply_router_weight_on_input = apply_router_weight_on_input
         self.rounding, self.activations = rounding, activations
         self._warn_if_slow()
 
@@ -255,17 +322,16 @@ class MXExperts(MXModule):
                 experts of other ranks, stands for no expert, and so does a negative one.
             top_k_weights: what their results count [T, k].
         """
+        weights, gate = (getattr(self, name) for name in self.WEIGHTS), GateOptions._fields
+        biases = (getattr(self, f"{name}_bias") for name in self.WEIGHTS)
         return moe(
             hidden_states.reshape(-1, self.hidden_size),
-            self.gate_up_proj,
-            self.down_proj,
+            *weights,
             top_k_index.masked_fill(top_k_index == self.num_experts, -1),
             top_k_weights,
-            bias_gate_up=self.gate_up_proj_bias,
-            bias_down=self.down_proj_bias,
-            activation=self.activation,
-            limit=self.limit,
-            alpha=self.alpha,
+            **dict(zip(("bias_gate_up", "bias_down"), biases, strict=True)),
+            **{name: getattr(self, name) for name in gate},
+            apply_router_weight_on_input=self.apply_router_weight_on_input,
             **self._rules(),
         ).view(hidden_states.shape)
 

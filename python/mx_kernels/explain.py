@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mx_kernels._core import levels
-from mx_kernels._core.checks import check_gate, check_mode, format_named
+from mx_kernels._core.checks import check_mode, format_named
 from mx_kernels._core.facts import (
     DEFAULT_FORMAT,
     DEFAULT_ROUNDING,
@@ -25,6 +25,7 @@ from mx_kernels._core.facts import (
     facts,
     unsupported,
 )
+from mx_kernels._core.gates import GateOptions, check_gate
 from mx_kernels._core.native import gpu_plans
 from mx_kernels._core.products import question
 from mx_kernels._core.protocol import ENCODED, KEPT
@@ -170,6 +171,7 @@ def explain(
     experts: int = 0,
     slots: int = 0,
     activation: str | None = None,
+    interleaved: bool | None = None,
     by_columns: bool = False,
 ) -> Explanation | ExpertsExplanation:
     """Returns which kernel computes [m, k] @ [n, k].T, how it cuts the work, and why.
@@ -189,6 +191,7 @@ def explain(
         experts: how many there are, of products of experts alone.
         slots: experts of a token, of "moe" alone.
         activation: of "moe" alone; None is "swiglu_oai".
+        interleaved: of "moe" alone: whether rows of gates and ups take turns.
         by_columns: whether codes of both sides lie column by column, of "matmul" on gfx950.
 
     Raises:
@@ -207,7 +210,7 @@ def explain(
             raise TypeError(f"{name}: got {type(size).__name__}, expected int")
         if not 1 <= size <= MAX_SIZE:
             raise ValueError(f"{name}: got {size}, expected a number from 1 to {MAX_SIZE}")
-    _check_unused(op, experts=experts, slots=slots, activation=activation)
+    _check_unused(op, experts=experts, slots=slots, activation=activation, interleaved=interleaved)
     left, right = check_mode(activations, DEFAULT_ROUNDING), format_named(format)
     if op == "matmul":
         left = Mode(ENCODED, format_named(activations).code, left.rounding)
@@ -222,7 +225,8 @@ def explain(
         )
     question = {"device": device, "op": op, "activations": activations, "format": format}
     if op in EXPERT_OPS:
-        return _explain_experts(asked, experts, slots, activation or "swiglu_oai", question)
+        gate = GateOptions(activation or "swiglu_oai", interleaved)
+        return _explain_experts(asked, experts, slots, gate, question)
     row = DEVICES[device](asked)
     tile = row.pop("tile_m"), row.pop("tile_n")
     return Explanation(**question, shape=(m, n, k), tile=tile, **row)
@@ -230,28 +234,27 @@ def explain(
 
 def _check_unused(op: str, **given) -> None:
     """Raises if an argument was given that the product does not have."""
-    of = {"experts": EXPERT_OPS, "slots": ("moe",), "activation": ("moe",)}
     for name, value in given.items():
-        if value and op not in of[name]:
+        known = EXPERT_OPS if name == "experts" else ("moe",)
+        if (value or value is False) and op not in known:
             raise ValueError(
                 f"{name}: got {value!r} with op={op!r}, expected none; it is of "
-                f"{' or '.join(map(repr, of[name]))}"
+                f"{' or '.join(map(repr, known))}"
             )
 
 
 def _explain_experts(
-    asked: Question, experts: int, slots: int, activation: str, question: dict[str, str]
+    asked: Question, experts: int, slots: int, gate: GateOptions, question: dict[str, str]
 ) -> ExpertsExplanation:
     """Answers for `grouped_linear` and `moe`; `question` has the names that were asked for."""
     op, device, block = question["op"], question["device"], asked.right.k_multiple
     if device not in EXPERTS_ON:
         known = " or ".join(map(repr, EXPERTS_ON))
         raise ValueError(f"device: got {device!r}, expected {known}, for which {op} is explained")
-    gate = check_gate(activation, None, None)[0]
+    code, are_neighbours, *_ = check_gate(gate)
     if slots and asked.n % block:
         raise ValueError(f"n: got {asked.n}, expected a multiple of {block}")
-    are_neighbours = int(gate == facts().gates["swiglu_oai"])
-    sizes = *asked[:3], experts, slots, are_neighbours
+    sizes = *asked[:3], experts, slots, code, are_neighbours
     found, num_bytes = EXPERTS_ON[device](asked, (*sizes, *asked.codes()))
     launches = tuple(Launch(**row) for row in found)
     return ExpertsExplanation(

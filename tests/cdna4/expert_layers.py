@@ -16,10 +16,13 @@ import gfx950
 import oracle
 from bench.simulated.catalogue import module_of
 from bench.simulated.experts import launches_of
+from cases import GATES
+from mx_kernels._core.gates import GateOptions, check_gate
 from tests import artefacts
 from tests.cdna4.support import NUMPY_DTYPES, poisoned_weights
 
-GATES = ["swiglu_oai", "silu"]
+FUSED = "swiglu_oai"
+"""The gate that products have; the others take a launch of their own."""
 QUANTIZE_ARGUMENTS = 6
 """Arguments of the launch that encodes tokens: the second one, if there is one."""
 WORKGROUPS = {17: 14, 18: 11}
@@ -35,6 +38,11 @@ TILE_ROWS = 256
 """Rows of the tiles of such a product."""
 STAGE_BLOCKS = 8
 """Encoded rows are whole stages."""
+
+
+def gate_of(name: str) -> tuple[int, ...]:
+    """Returns one of `GATES` as a call has it."""
+    return tuple(check_gate(GateOptions(**GATES[name])))
 
 
 class Types(NamedTuple):
@@ -183,7 +191,7 @@ class Layer:
         (tokens, width), (count, _, blocks) = self.x.shape, self.down.scales.shape
         weights = list(NUMPY_DTYPES).index(self.weights.dtype.name)
         sizes = (tokens, self.ids.shape[1], width, oracle.BLOCK * blocks, count)
-        kinds = self.ids.dtype.itemsize, weights, GATES.index(self.gate)
+        kinds = self.ids.dtype.itemsize, weights, *gate_of(self.gate)
         return launches_of(program(), self.name, (*sizes, *kinds))
 
     def run(self, **options) -> Parts:
@@ -208,7 +216,7 @@ class Layer:
         hidden, codes = None, None
         if not encodes(launches):
             hidden = part(launches[-2]["arguments"][LEFT], self.x.dtype, self.slots(), inner)
-        elif self.gate != "swiglu_oai":
+        elif self.gate != FUSED:
             encode = next(one for one in launches[::-1] if is_quantization(one))
             hidden = part(encode["arguments"][0], self.x.dtype, self.slots(), inner)
         elif orders(launches):
@@ -230,9 +238,9 @@ class Layer:
         )
 
     def sums(self) -> np.ndarray:
-        """Returns gates and ups of rows, which the same kernels store where gates are halves."""
-        halves = replace(self, gate="silu")
-        launches, num_bytes = halves.launches()
+        """Returns gates and ups of rows, which the same kernels store where they do not gate."""
+        apart = replace(self, gate="silu") if self.gate == FUSED else self
+        launches, num_bytes = apart.launches()
         gates = len(launches) // 2
         workspace = np.full(num_bytes, 0xA5, np.uint8)
         first = dict(zip(("w_codes", "w_scales", "bias"), self.gate_up.stored(), strict=True))

@@ -12,6 +12,7 @@ import pytest
 
 import mx_kernels as mx
 import oracle
+from cases import GATES, OTHER_GATES, USUAL_GATES, sums_of
 from tests.cdna4 import expert_layers as layers
 from tests.cdna4.expert_layers import Experts, Layer, types_of
 from tests.cdna4.support import NUMPY_DTYPES
@@ -135,7 +136,7 @@ def layer(rng, name, tokens, slots, width, inner, count, gate="swiglu_oai", dtyp
     """Draws a layer whose hidden numbers are about one; a tenth of its slots has no expert."""
     bias = types_of(name).bias
     right = types_of(name).right
-    gate_up = Experts.random(rng, count, 2 * inner, width, bias, top=125, format=right)
+    gate_up = Experts.random(rng, count, sums_of(gate, inner), width, bias, top=125, format=right)
     down = Experts.random(rng, count, width, inner, bias, top=125, format=right)
     ids = rng.integers(0, count, (tokens, slots))
     ids[rng.random(ids.shape) < 0.1] = -1
@@ -165,7 +166,7 @@ def assert_is_made_of_its_parts(layer, parts):
     left = types_of(layer.name).left
     sums = layer.sums()[: len(order)]
     assert_grouped(f"{both}_{x}_float32_{bias}", sums, layer.x[tokens], layer.gate_up, sizes)
-    exact, error = oracle.gated(sums, layer.gate)
+    exact, error = oracle.gated(sums, **GATES[layer.gate])
     low, high = (oracle.round_to(exact + e, x) for e in (-error, error))
     if parts.codes is None:
         hidden = parts.hidden[: len(order)]
@@ -212,11 +213,19 @@ def assert_encoded(codes, low, high, left):
     return numbers
 
 
-@late_by_turns(name=LAYERS, gate=layers.GATES)
+@late_by_turns(name=LAYERS, gate=USUAL_GATES)
 def test_a_layer_is_made_of_its_parts(rng, name, gate, late):
     for sizes in ((1, 2, 96, 64, 4), (9, 3, 96, 64, 4), (40, 4, 160, 96, 3)):
         found = layer(rng, name, *sizes, gate)
         assert_is_made_of_its_parts(found, found.run(late=late))
+
+
+@pytest.mark.parametrize("sizes", [(9, 3, 96, 64, 4), (40, 4, 160, 96, 3)])
+@pytest.mark.parametrize("gate", OTHER_GATES)
+def test_every_gate_makes_its_hidden_numbers(rng, gate, sizes):
+    """Of floats, and of encoded rows."""
+    found = layer(rng, LAYERS[1], *sizes, gate)
+    assert_is_made_of_its_parts(found, found.run())
 
 
 ENCODED = [(40, 2, 3), (40, 4, 3), (60, 4, 2), (70, 2, 1)]
@@ -268,7 +277,7 @@ def test_hidden_numbers_of_any_size_are_encoded(rng, name):
     bias[..., 0] *= 2.0 ** np.array([0, 4, -100, -118, -126, -134, -146, 7])[:, None]
     bias[0, 7, 5], bias[1, 7, 6], bias[1, 6, 0, 0] = np.nan, np.inf, -np.inf
     parts, order = found.run(), np.flatnonzero(found.ids >= 0)
-    exact, error = oracle.gated(found.sums()[: len(order)], found.gate)
+    exact, error = oracle.gated(found.sums()[: len(order)], **GATES[found.gate])
     low, high = (oracle.round_to(exact + e, "bfloat16") for e in (-error, error))
     left = types_of(name).left
     numbers = assert_encoded([part[: len(order)] for part in parts.codes], low, high, left)
@@ -325,7 +334,7 @@ def test_a_layer_without_tokens_or_slots_is_nothing_or_zeros(rng):
     same(y, np.zeros_like(y))
 
 
-@pytest.mark.parametrize("gate", layers.GATES)
+@pytest.mark.parametrize("gate", USUAL_GATES)
 def test_a_layer_has_the_same_bits_in_every_order_of_workgroups(rng, gate):
     for sizes in ((12, 3, 160, 96, 5), (110, 3, 160, 160, 3)):
         found = layer(rng, LAYERS[1], *sizes, gate)
@@ -345,14 +354,14 @@ def test_the_columns_of_tiles_are_those_with_the_cheapest_rounds(experts, tokens
     assert down.tile[1] == columns
 
 
-@pytest.mark.parametrize("gate", layers.GATES)
+@pytest.mark.parametrize("gate", [*USUAL_GATES, "swiglu_oai in halves", "relu2"])
 @pytest.mark.parametrize("tokens", [1, 9, 40, 110, 300, 2000])
 def test_explain_says_what_is_launched(tokens, gate):
     sizes = tokens, 4, 96, 160, 5
     for name in LAYERS[::3]:
-        kinds = 8, 0, layers.GATES.index(gate)
+        kinds = 8, 0, *layers.gate_of(gate)
         launches, num_bytes = layers.launches_of(layers.program(), name, (*sizes, *kinds))
-        question = {"op": "moe", "experts": 5, "slots": 4, "activation": gate}
+        question = {"op": "moe", "experts": 5, "slots": 4, **GATES[gate]}
         question |= {"device": "gfx950", "activations": types_of(name).left}
         found = mx.explain(tokens, 160, 96, **question)
         assert found.workspace_bytes == num_bytes
@@ -371,8 +380,8 @@ def test_no_kernel_spills_or_touches_scratch():
             launch for n in GROUPED for launch in layers.program().grouped(n, (m, 64, 64, 1))
         ]
         for name in LAYERS:
-            for gate in range(len(layers.GATES)):
-                sizes = m, 1, 64, 64, 1, 8, 0, gate
+            for gate in USUAL_GATES:
+                sizes = m, 1, 64, 64, 1, 8, 0, *layers.gate_of(gate)
                 launches += layers.launches_of(layers.program(), name, sizes)[0]
         for launch in launches:
             assert re.search(r"\.vgpr_spill_count: +0\b", launch["text"])

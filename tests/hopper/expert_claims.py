@@ -6,7 +6,7 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from cases import numbers_of, same_bits, values_of
+from cases import GATES, numbers_of, same_bits, sums_of, values_of
 
 NEAR, MOSTLY_NEAR = 0.1, 2.0**-7
 """How far a row of a layer may be from the exact one, of its norm, and how far half of them are."""
@@ -67,13 +67,16 @@ def assert_stays_in_its_row(product, x, first, second):
     same_bits(got[others], expected[others])
 
 
-def layer(count, width, inner):
+def layer(count, width, inner, gate="silu"):
     """Returns gate-up and down weights, plain and preshuffled, with hidden numbers about one."""
-    pairs = experts(count, 2 * inner, width, width**-0.5), experts(count, width, inner, inner**-0.5)
+    pairs = (
+        experts(count, sums_of(gate, inner), width, width**-0.5),
+        experts(count, width, inner, inner**-0.5),
+    )
     return zip(*pairs, strict=True)
 
 
-def assert_is_layer(got, x, gate_up, down, ids, counts, biases, activation, mode):
+def assert_is_layer(got, x, gate_up, down, ids, counts, biases, gate, mode):
     """Claims that a layer is near one of float64 sums, whose hidden numbers have the type of `x`.
 
     A hidden number may be rounded to a neighbour, and a block of them may have another scale then.
@@ -90,7 +93,7 @@ def assert_is_layer(got, x, gate_up, down, ids, counts, biases, activation, mode
                 continue
             sums = numbers_of(gate_up[expert]) @ left[token]
             sums = sums if added[0] is None else sums + added[0][expert]
-            hidden = oracle.gated(sums[None].astype(np.float32), activation)[0]
+            hidden = oracle.gated(sums[None].astype(np.float32), **GATES[gate])[0]
             hidden = torch.tensor(oracle.round_to(hidden, DTYPES[x.dtype])).to(x.dtype)
             row = numbers_of(down[expert]) @ left_numbers(hidden.to(x.device), mode)[0]
             row = row if added[1] is None else row + added[1][expert]

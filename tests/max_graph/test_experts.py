@@ -155,6 +155,8 @@ def inside():
         "narrow": (DType.bfloat16, ["m", 64], CPU_REF),
         "ids": (DType.int64, ["m", 2], CPU_REF),
         "other_ids": (DType.int64, ["n", 2], CPU_REF),
+        "any_ids": (DType.int64, ["m", "k"], CPU_REF),
+        "any_weights": (DType.float32, ["m", "k"], CPU_REF),
         "weights": (DType.float32, ["m", 2], CPU_REF),
         "sizes": (DType.int32, [E], CPU_REF),
         "long_sizes": (DType.int64, [E], CPU_REF),
@@ -254,7 +256,16 @@ WRONG_CALLS = {
     ),
     "unknown activation": (
         lambda i: moe(i, activation="gelu"),
-        (ValueError, "activation: got 'gelu', expected 'swiglu_oai' or 'silu'"),
+        (ValueError, "activation: got 'gelu', expected 'swiglu_oai' or 'silu' or"),
+    ),
+    "weights on the input of any number of slots": (
+        lambda i: moe(
+            i,
+            expert_ids=i.any_ids,
+            expert_weights=i.any_weights,
+            apply_router_weight_on_input=True,
+        ),
+        (ValueError, "expected a known number of experts a token"),
     ),
     "a limit of zero": (lambda i: moe(i, limit=0), (ValueError, "limit: got 0")),
     "unknown rounding": (lambda i: moe(i, rounding="up"), (ValueError, "rounding: got 'up'")),

@@ -6,6 +6,9 @@ over slots. The activation is known up to a bound; where both of its ends become
 of the second product, a token is "decided", and its bits are the claim.
 """
 
+import math
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +18,7 @@ import oracle
 from cases import (
     DTYPES,
     FORMATS,
+    GATES,
     LAYOUTS,
     NUMPY_DTYPES,
     VIEWS,
@@ -23,9 +27,11 @@ from cases import (
     on_every_device,
     random_operand,
     same_bits,
+    sums_of,
     torch_of,
     values_of,
 )
+from mx_kernels._core.gates import GateOptions
 from oracle import assert_bitwise_equal, assert_matmul
 from tests.tiers import tiered
 
@@ -36,6 +42,7 @@ ACTIVATIONS = ["swiglu_oai", "silu"]
 SOME_LAYOUTS = ["plain", "preshuffled_cpu"]
 IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 every_mode = pytest.mark.parametrize("mode", MODES)
+every_gate = pytest.mark.parametrize("gate", GATES)
 every_activation = pytest.mark.parametrize("activation", ACTIVATIONS)
 some_formats = pytest.mark.parametrize("format", tiered(FORMATS, first=["mxfp4", "mxint8"]))
 some_layouts = pytest.mark.parametrize("layout", tiered(LAYOUTS, first=SOME_LAYOUTS))
@@ -179,7 +186,7 @@ def test_grouped_linear_takes_views_like_their_copies(rng, view):
 
 def composed(x, w_gate_up, w_down, ids, weights, biases=(None, None), **rules):
     """Returns a layer of experts made of its parts, and which of its tokens are decided."""
-    gate = {name: rules.pop(name) for name in ("activation", "limit", "alpha") if name in rules}
+    gate = {name: rules.pop(name) for name in GateOptions._fields if name in rules}
     if has_own_kernel(w_gate_up) != has_own_kernel(w_down):
         # A layer has one kind of kernel, here that of any GPU, as plain weights have.
         w_gate_up, w_down = w_gate_up.unshuffle(), w_down.unshuffle()
@@ -224,10 +231,10 @@ def assert_is_composed(got, expected, decided, at_least=0.5):
     same_bits(got[torch.from_numpy(decided)], expected[torch.from_numpy(decided)])
 
 
-def layer(rng, count, width, inner, formats=("mxfp4", "mxfp4"), layout="plain"):
-    """Returns the weights of a layer whose hidden numbers are about one."""
-    found = []
-    for format, n, k in ((formats[0], 2 * inner, width), (formats[1], width, inner)):
+def layer(rng, count, width, inner, formats=("mxfp4", "mxfp4"), layout="plain", sums=None):
+    """Returns the weights of a layer whose hidden numbers are about one, of so many sums each."""
+    found, sums = [], 2 * inner if sums is None else sums
+    for format, n, k in ((formats[0], sums, width), (formats[1], width, inner)):
         scale = 124 - oracle.FORMATS[format].element.emax
         scales = {"low_scale": scale - 2, "high_scale": scale}
         found.append(experts(rng, count, n, k, format, layout, **scales)[1])
@@ -244,14 +251,15 @@ def routes(rng, tokens, slots, count, missing=0.1):
 @some_layouts
 @some_formats
 @every_mode
-@every_activation
-def test_moe_is_made_of_its_parts(rng, activation, mode, format, layout):
-    gate_up, down = layer(rng, 4, 96, 64, (format, FORMATS[FORMATS.index(format) - 1]), layout)
+@pytest.mark.parametrize("gate", tiered(GATES, first=["swiglu_oai", "silu with a limit"]))
+def test_moe_is_made_of_its_parts(rng, gate, mode, format, layout):
+    formats, sums = (format, FORMATS[FORMATS.index(format) - 1]), sums_of(gate, 64)
+    gate_up, down = layer(rng, 4, 96, 64, formats, layout, sums)
     for tokens, slots, dtype in ((1, 2, "bfloat16"), (9, 3, "bfloat16"), (40, 2, "float32")):
         x = numbers(rng, tokens, 96, dtype=dtype)
         ids, weights = routes(rng, tokens, slots, 4)
-        biases = [numbers(rng, 4, n, dtype=dtype) for n in (128, 96)] if tokens > 1 else [None] * 2
-        rules = {"activation": activation, "activations": mode, "out_dtype": "float32"}
+        biases = [numbers(rng, 4, n, dtype=dtype) for n in (sums, 96)] if tokens > 1 else [None] * 2
+        rules = {"activations": mode, "out_dtype": "float32", **GATES[gate]}
         named = dict(zip(("bias_gate_up", "bias_down"), biases, strict=True))
         got = mx.moe(x, gate_up, down, ids, weights, **named, **rules)
         assert got.dtype == torch.float32
@@ -286,39 +294,113 @@ def test_limit_and_alpha_reach_the_activation(rng, limit, alpha):
     assert_is_composed(got, *composed(x, gate_up, down, ids, weights, **rules))
 
 
-@every_activation
-def test_the_activation_is_within_its_bound(rng, activation):
-    """Biases are the sums: any float32. The second product is with the identity."""
-    count, inner = 40, 32
-    sums = rng.standard_normal((count, 2 * inner)) * 2.0 ** rng.integers(-30, 9, (count, 1))
+def hidden_numbers(sums, inner=32, **gate):
+    """Returns the hidden numbers of sums [count, sums of 32 hidden numbers], as bfloat16 has them.
+
+    The sums are biases, of any float32. The second product is with the identity, and where a
+    hidden number is not finite, its zeros make the whole row NaN.
+    """
+    count, n = sums.shape
+    codes, scales = (np.stack([part] * count) for part in identity(inner))
+    zeros = mx.MXTensor(torch.zeros(count, n, 16).byte(), torch.full((count, n, 1), 127).byte())
+    ids, x = torch.arange(count)[:, None], torch.zeros(count, 32, dtype=torch.bfloat16)
+    rules = {"activations": "bf16", "out_dtype": "float32", **gate}
+    arguments = x, zeros, mx_tensor(codes, scales), ids, torch.ones(count, 1)
+    return mx.moe(*arguments, bias_gate_up=torch.tensor(sums), **rules)
+
+
+def assert_hidden_numbers(found, sums, **gate):
+    """Compares them with the oracle's; returns which rows are finite, and the share of those that
+    are known to the bit."""
+    exact, error = oracle.gated(sums, **gate)
+    with np.errstate(invalid="ignore"):
+        low, high = (oracle.round_to(exact + e, "bfloat16") for e in (-error, error))
+    are_finite = np.isfinite(low), np.isfinite(high)
+    finite, no_number = np.all(are_finite, (0, 2)), (~np.any(are_finite, 0)).any(1)
+    found = values_of(found)
+    assert ((low <= found) & (found <= high))[finite].all()
+    assert np.isnan(found[no_number]).all()
+    return finite, (low == high)[finite]
+
+
+@every_gate
+def test_the_activation_is_within_its_bound(rng, gate):
+    count = 40
+    sums = rng.standard_normal((count, sums_of(gate, 32))) * 2.0 ** rng.integers(-30, 9, (count, 1))
     sums[0], sums[1, :3] = 0, [np.inf, -np.inf, np.nan]
     sums = sums.astype(np.float32)
-    codes, scales = (np.stack([part] * count) for part in identity(inner))
-    zeros = mx.MXTensor(
-        torch.zeros(count, 2 * inner, 16).byte(), torch.full((count, 64, 1), 127).byte()
-    )
-    ids, x = torch.arange(count)[:, None], torch.zeros(count, 32, dtype=torch.bfloat16)
-    got = mx.moe(
-        x,
-        zeros,
-        mx_tensor(codes, scales),
-        ids,
-        torch.ones(count, 1),
-        bias_gate_up=torch.tensor(sums),
-        activation=activation,
-        activations="bf16",
-        out_dtype="float32",
-    )
-    exact, error = oracle.gated(sums, activation)
-    # Where a hidden number is not finite, zeros of the identity make its whole row NaN.
-    finite = np.isfinite(exact).all(1)
-    exact[~finite] = 0
-    low, high = (oracle.round_to(exact + e, "bfloat16") for e in (-error, error))
+    got = hidden_numbers(sums, **GATES[gate])
+    finite, is_known = assert_hidden_numbers(got, sums, **GATES[gate])
     assert finite.sum() == count - 1
-    found = values_of(got)
-    assert ((low <= found) & (found <= high))[finite].all()
-    assert np.isnan(found[~finite]).all()
-    assert (low == high)[finite].mean() > 0.95
+    assert is_known.mean() > 0.9
+
+
+UPS = [1.0, -0.0, -3.0, 0.7, 2.0**100, -np.inf, np.nan]
+
+
+@pytest.mark.parametrize(
+    "gate, up", [(gate, up) for gate in GATES for up in (UPS if gate != "relu2" else UPS[:1])]
+)
+def test_every_bfloat16_gate_is_within_the_bound(gate, up):
+    """And, without a gate, every up: signed zeros, subnormal numbers, infinities and NaN too."""
+    every = np.arange(1 << 16, dtype=np.uint32) << 16
+    gates = every.view(np.float32).reshape(-1, 32)
+    sums, ups = gates, np.full_like(gates, up)
+    if gate != "relu2":
+        turns = GATES[gate].get("interleaved", gate == "swiglu_oai")
+        sums = (
+            np.stack([gates, ups], 2).reshape(len(gates), -1) if turns else np.hstack([gates, ups])
+        )
+    got = hidden_numbers(sums, **GATES[gate])
+    finite, _ = assert_hidden_numbers(got, sums, **GATES[gate])
+    assert finite.any() or not np.isfinite(up)
+
+
+def test_an_infinite_limit_is_none_and_silu_has_no_other(rng):
+    gate_up, down = layer(rng, 3, 64, 64)
+    x, (ids, weights) = 8 * numbers(rng, 20, 64), routes(rng, 20, 2, 3)
+    call = partial(mx.moe, x, gate_up, down, ids, weights, activations="bf16")
+    for activation in ("silu", "gelu_tanh"):
+        expected = call(activation=activation)
+        same_bits(call(activation=activation, limit=math.inf), expected)
+        same_bits(call(activation=activation, limit=3e38), expected)
+        assert not torch.equal(call(activation=activation, limit=2.0), expected)
+    same_bits(call(activation="silu", alpha=1.0), call(activation="silu"))
+
+
+@pytest.mark.parametrize("gate", [name for name in GATES if name != "relu2"])
+def test_the_order_of_rows_is_a_choice_of_its_own(rng, gate):
+    """Weights and biases of the other order give the same bits."""
+    gate_up, down = layer(rng, 3, 64, 64)
+    x, (ids, weights) = numbers(rng, 20, 64), routes(rng, 20, 2, 3)
+    bias, own = numbers(rng, 3, 128), dict(GATES[gate])
+    turns = own.pop("interleaved", own["activation"] == "swiglu_oai")
+    call = partial(mx.moe, x, expert_ids=ids, expert_weights=weights, w_down=down, **own)
+    order = torch.arange(128).view(2, 64).T.flatten()
+    order = order.argsort() if turns else order
+    moved = mx.MXTensor(gate_up.codes[:, order], gate_up.scales[:, order])
+    expected = call(w_gate_up=gate_up, bias_gate_up=bias, interleaved=turns)
+    same_bits(call(w_gate_up=moved, bias_gate_up=bias[:, order], interleaved=not turns), expected)
+
+
+@every_mode
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weights_on_the_input_multiply_rows_before_they_are_rounded(rng, dtype, slots, mode):
+    gate_up, down = layer(rng, 3, 64, 32)
+    x = numbers(rng, 12, 64, dtype=dtype)
+    ids, weights = routes(rng, 12, slots, 3)
+    call = partial(mx.moe, w_gate_up=gate_up, w_down=down, activation="silu", activations=mode)
+    got = call(x, expert_ids=ids, expert_weights=weights, apply_router_weight_on_input=True)
+    assert got.dtype == x.dtype
+    expected = torch.zeros(12, 64)
+    for slot in range(slots):
+        rows = (x.float() * weights[:, slot, None]).to(x.dtype)
+        of_slot = ids[:, slot, None], torch.ones(12, 1)
+        expected += call(
+            rows, expert_ids=of_slot[0], expert_weights=of_slot[1], out_dtype="float32"
+        )
+    same_bits(got, expected.to(x.dtype))
 
 
 @every_mode

@@ -1,6 +1,6 @@
-"""Layers of experts: gated activations with their bounds, and sums over slots.
+"""Layers of experts: activations with their bounds, and sums over slots.
 
-A gated activation is a handful of float32 operations. With u = 2**-24 their relative errors are
+An activation is a handful of float32 operations. With u = 2**-24 their relative errors are
 
     z = alpha * gate            computed here the same way: one float32 product, so none
     e = exp(-|z|)               2u, a unit in the last place
@@ -8,38 +8,105 @@ A gated activation is a handful of float32 operations. With u = 2**-24 their rel
     their quotient              u
     up + 1, the product         u; u                            together 9u: 10u with their products
 
-Beyond |z| = 87, where e is no longer regular, sigmoid may be taken for 0.
+Beyond |z| = 87, where e is no longer regular, sigmoid may be taken for 0. What some have beside:
+
+    gelu_tanh     z = gate * (A + A * C * gate**2): of the constant, the square, the sum and the
+                  product a term has four, 5u with their products: 5u * |z| * sigmoid(-z) of a
+                  sigmoid
+    situ          cap * tanh(x / cap), twice. 2 / cap and its product with x are 2u of tanh. With
+                  m = exp(-2 |x| / cap) - 1 to 5u, half by the polynomial and half by the last
+                  sum, tanh is -m / (2 + m), whose error is up to twice that of m, and u for the
+                  sum, the quotient and the product with cap: 15u. Where x / cap is subnormal,
+                  cap * 2**-149
+    relu2         one product: u
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-RELATIVE_ERROR = 10 * 2.0**-24
+UNIT = 2.0**-24
+RELATIVE_ERROR = 10 * UNIT
+OF_GELU_EXPONENT = 5 * UNIT
+OF_CAP = 15 * UNIT
 LARGEST_EXPONENT = 87.0
+GELU_ALPHA, GELU_CUBIC = 2 * (2 / np.pi) ** 0.5, 0.044715
+INTERLEAVED = {"swiglu_oai"}
+"""Activations whose gates and ups take turns unless one says otherwise."""
+NUMBERS = {
+    "swiglu_oai": {"limit": 7.0, "alpha": 1.702},
+    "silu": {"limit": np.inf, "alpha": 1.0},
+    "swiglu_step": {"limit": 7.0},
+    "gelu_tanh": {"limit": np.inf},
+    "situ": {"beta": 4.0, "linear_beta": 25.0},
+    "relu2": {},
+}
+"""What activations have beside, unless one says otherwise."""
 
 
-def gated(sums, activation: str, limit: float = 7.0, alpha: float = 1.702):
-    """Returns the hidden numbers of float32 sums [..., 2I], and how far float32 may be from them.
+def gated(sums, activation: str, interleaved: bool | None = None, **numbers):
+    """Returns the hidden numbers of float32 sums, and how far float32 may be from them.
+
+    Args:
+        sums: [..., 2I], or [..., I] without a gate.
+        activation: a name of `NUMBERS`.
+        interleaved: whether gates and ups take turns, else they are halves.
+        numbers: those of the activation.
 
     Returns:
         Float64 values and absolute errors.
     """
     sums = np.asarray(sums, np.float32)
+    numbers = NUMBERS[activation] | numbers
+    assert numbers.keys() == NUMBERS[activation].keys(), numbers
     with np.errstate(over="ignore", invalid="ignore"):
-        if activation == "silu":
-            gate, up = np.split(sums.astype(np.float64), 2, -1)
-            z, factor = gate, up
+        if activation == "relu2":
+            exact = np.where(sums < 0, 0, sums).astype(np.float64) ** 2
+            return exact, UNIT * abs(exact)
+        if activation in INTERLEAVED if interleaved is None else interleaved:
+            gate, up = sums[..., ::2], sums[..., 1::2]
         else:
-            limit = np.float32(limit)
-            gate = np.minimum(sums[..., ::2], limit)
-            z = (gate * np.float32(alpha)).astype(np.float64)
-            gate = gate.astype(np.float64)
-            factor = np.clip(sums[..., 1::2], -limit, limit).astype(np.float64) + 1
-        # Overflow of exp is infinite, and sigmoid 0.
-        exact = factor * (gate / (1 + np.exp(-z)))
-        flushed = abs(factor * gate) * np.exp(-LARGEST_EXPONENT)
-        return exact, RELATIVE_ERROR * abs(exact) + np.where(np.isfinite(flushed), flushed, 0.0)
+            gate, up = np.split(sums, 2, -1)
+        if activation == "situ":
+            return _situ(gate.astype(np.float64), up.astype(np.float64), **numbers)
+        limit = np.float32(numbers["limit"])
+        factor = np.clip(up, -limit, limit).astype(np.float64) + (activation == "swiglu_oai")
+        if activation != "swiglu_step":
+            gate = np.minimum(gate, limit)
+        z, more = (gate * np.float32(numbers.get("alpha", 1))).astype(np.float64), 0
+        gate = gate.astype(np.float64)
+        if activation == "gelu_tanh":
+            z = GELU_ALPHA * (gate + GELU_CUBIC * gate**3)
+            more = OF_GELU_EXPONENT * np.nan_to_num(abs(z) * _sigmoid(-z))
+        product = gate * _sigmoid(z)
+        if activation == "swiglu_step":
+            product = np.minimum(product, np.float64(limit))
+        return _with_error(factor * product, factor * gate, RELATIVE_ERROR + more)
+
+
+def _situ(gate, up, beta: float, linear_beta: float):
+    """Returns the same of numbers in float64."""
+    beta, linear_beta = float(np.float32(beta)), float(np.float32(linear_beta))
+    capped = beta * np.tanh(gate / beta)
+    factor = up if linear_beta == np.inf else linear_beta * np.tanh(up / linear_beta)
+    exact, error = _with_error(
+        factor * (capped * _sigmoid(gate)), factor * capped, RELATIVE_ERROR + 2 * OF_CAP
+    )
+    lost = 2.0**-149 * beta * abs(factor)
+    if linear_beta != np.inf:
+        lost = lost + 2.0**-149 * linear_beta * abs(capped)
+    return exact, error + lost
+
+
+def _sigmoid(z):
+    """Returns 1 / (1 + exp(-z)); where exp overflows, it is infinite and this 0."""
+    return 1 / (1 + np.exp(-z))
+
+
+def _with_error(exact, without_sigmoid, relative):
+    """Returns values and their errors: relative ones, and that of a sigmoid that is taken for 0."""
+    flushed = abs(without_sigmoid) * np.exp(-LARGEST_EXPONENT) * (1 + 2.0**-14)
+    return exact, relative * abs(exact) + np.where(np.isfinite(flushed), flushed, 0.0)
 
 
 def fused_multiply_add(a, b, c):

@@ -6,7 +6,7 @@ Claims, bounds and oracle are those of `hopper/test_cuda_experts.py`, which need
 import pytest
 import torch
 
-from cases import same_bits
+from cases import GATES, OTHER_GATES, same_bits, sums_of
 from tests.hopper.expert_claims import (
     assert_is_layer,
     assert_is_product,
@@ -132,6 +132,18 @@ def test_a_layer_is_near_what_its_parts_are_exactly(shape, activation, mode):
     rules = {"activation": activation, "activations": mode, **named}
     got = run(calls.moe(x, *shuffled, ids, counts, **rules), 6)
     assert_is_layer(got, x, gate_up, down, ids, counts, biases, activation, mode)
+
+
+@pytest.mark.parametrize("gate", OTHER_GATES)
+def test_every_gate_makes_its_hidden_numbers(gate):
+    (gate_up, down), shuffled = layer(2, 96, 96, gate)
+    ids, counts = torch.randint(-1, 2, (40, 2)), torch.rand(40, 2)
+    x = torch.randn(40, 96).bfloat16()
+    biases = [torch.randn(2, n) for n in (sums_of(gate, 96), 96)]
+    named = dict(zip(("bias_gate_up", "bias_down"), biases, strict=True))
+    call = calls.moe(x, *shuffled, ids, counts, activations="mxfp8", **named, **GATES[gate])
+    got = run(call, 7 if gate == "relu2" else 6)
+    assert_is_layer(got, x, gate_up, down, ids, counts, biases, gate, "mxfp8")
 
 
 @every_mode

@@ -11,7 +11,7 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from cases import same_bits, values_of
+from cases import GATES, OTHER_GATES, same_bits, sums_of, values_of
 from tests.hopper.expert_claims import (
     DTYPES,
     assert_is_product,
@@ -71,10 +71,11 @@ def grouped(x, w, sizes, *, kernel=FEW, groups=3, seed=0, threads=None, **rules)
 
 
 def layer_of(x, gate_up, down, ids, counts, *, kernel=FEW, groups=3, seed=0, **rules):
-    """Returns a layer by one of the kernels."""
+    """Returns a layer by one of the kernels; without a gate a launch activates sums."""
     recorded = calls.moe(x, gate_up, down, ids, counts, **rules)
     assert sum(is_of(kernel, launch) for launch in recorded.launches) == 2
-    assert len(recorded.launches) == (3 if kernel == FEW else 6)
+    is_gated = rules.get("activation") != "relu2"
+    assert len(recorded.launches) == (3 if kernel == FEW else 6) + (not is_gated)
     return run(recorded, groups=groups, seed=seed)
 
 
@@ -255,15 +256,15 @@ def test_activations_at_odd_addresses_give_the_same_bits(mode):
 # Layers
 
 
-def layer(count, width, inner):
+def layer(count, width, inner, gate="silu"):
     """Returns gate-up and down weights, with hidden numbers about one."""
     return (
-        experts(count, 2 * inner, width, width**-0.5)[1],
+        experts(count, sums_of(gate, inner), width, width**-0.5)[1],
         experts(count, width, inner, inner**-0.5)[1],
     )
 
 
-def composed(x, gate_up, down, ids, counts, biases=(None, None), *, activation, mode, kernel=FEW):
+def composed(x, gate_up, down, ids, counts, biases=(None, None), *, mode, kernel=FEW, **gate):
     """Returns a layer made of grouped products, and which of its tokens the oracle decides."""
     tokens, slots = ids.shape
     flat = ids.reshape(-1)
@@ -272,7 +273,7 @@ def composed(x, gate_up, down, ids, counts, biases=(None, None), *, activation, 
     sizes = torch.bincount(flat[order], minlength=down.shape[0]).tolist()
     rules = {"activations": mode, "kernel": kernel, "seed": 9}
     sums = grouped(x[order // slots], gate_up, sizes, bias=biases[0], **rules)
-    exact, error = oracle.gated(values_of(sums), activation)
+    exact, error = oracle.gated(values_of(sums), **gate)
     name = DTYPES[x.dtype]
     low, high = (oracle.round_to(exact + e, name) for e in (-error, error))
     rows = grouped(torch.tensor(low).to(x.dtype), down, sizes, bias=biases[1], **rules).numpy()
@@ -315,6 +316,23 @@ def test_a_layer_is_made_of_its_parts(shape, activation, mode):
                    **rules)  # fmt: skip
     expected, decided = composed(x, gate_up, down, ids, counts, biases, mode=mode, **rules)
     assert decided.float().mean() > 0.2 or tokens == 1
+    same_bits(got[decided], expected[decided])
+
+
+@pytest.mark.parametrize(("tokens", "kernel"), [(9, FEW), (30, MORE), (60, MANY)])
+@pytest.mark.parametrize("gate", OTHER_GATES)
+def test_every_gate_makes_its_hidden_numbers(gate, tokens, kernel):
+    gate_up, down = layer(2 if tokens > 9 else 4, 96, 96, gate)
+    count = len(gate_up.codes)
+    ids, counts = torch.randint(-1, count, (tokens, 2)), torch.rand(tokens, 2)
+    x = torch.randn(tokens, 96).bfloat16()
+    biases = torch.randn(count, sums_of(gate, 96)), torch.randn(count, 96)
+    named = dict(zip(("bias_gate_up", "bias_down"), biases, strict=True))
+    rules = {"kernel": kernel, **GATES[gate]}
+    got = layer_of(x, gate_up, down, ids, counts, out_dtype="float32", activations="mxfp8",
+                   **named, **rules)  # fmt: skip
+    expected, decided = composed(x, gate_up, down, ids, counts, biases, mode="mxfp8", **rules)
+    assert decided.float().mean() > 0.2
     same_bits(got[decided], expected[decided])
 
 

@@ -21,6 +21,7 @@ import oracle
 from cases import (
     DTYPES,
     FORMATS,
+    GATES,
     LAYOUTS,
     NUMPY_DTYPES,
     finite_codes,
@@ -28,6 +29,7 @@ from cases import (
     random_operand,
     same_bits,
     shifted,
+    sums_of,
     torch_of,
     values_of,
 )
@@ -408,3 +410,34 @@ def test_decoding_to_two_bytes_rounds_once(format, dtype, architecture):
         twice = oracle.round_to(np.float64(np.float32(exact)), dtype)
     oracle.assert_bitwise_equal(values_of(got), oracle.round_to(exact, dtype))
     assert (values_of(got) != twice)[np.isfinite(twice)].any()
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_every_gate_makes_its_hidden_numbers(rng, gate):
+    """Those of the sums that the portable products have; some of each token decide its bits."""
+    count, tokens, width, inner = 3, 5, 64, 64
+    shapes = (count, sums_of(gate, inner), width), (count, width, inner)
+    gate_up, down = (mx.quantize(torch_of(rng.standard_normal(s) / 8, "float32")) for s in shapes)
+    x = torch_of(rng.standard_normal((tokens, width)), "bfloat16")
+    ids = torch.tensor(rng.integers(-1, count, (tokens, 2)))
+    bias = torch_of(rng.standard_normal(shapes[0][:2]), "float32")
+    arguments = {"activations": "bf16", "out_dtype": torch.float32, **AMPERE}
+    call = calls.moe(
+        x, gate_up, down, ids, torch.ones(tokens, 2), bias_gate_up=bias, **GATES[gate], **arguments
+    )
+    got, expected = device.run(call), torch.zeros(tokens, width)
+    decided = torch.ones(tokens, dtype=torch.bool)
+    for token, slot in np.ndindex(tokens, 2):
+        expert = int(ids[token, slot])
+        if expert < 0:
+            continue
+        sizes, row = torch.eye(count, dtype=torch.int32)[expert], x[token : token + 1]
+        grouped = calls.grouped_linear(row, gate_up, sizes, bias=bias, **arguments)
+        exact, error = oracle.gated(values_of(device.run(grouped)), **GATES[gate])
+        low, high = (oracle.round_to(exact + e, "bfloat16") for e in (-error, error))
+        decided[token] &= bool((low == high).all())
+        hidden = torch_of(low, "bfloat16")
+        of_slot = device.run(calls.grouped_linear(hidden, down, sizes, **arguments))
+        expected[token] += of_slot[0]
+    assert decided.any()
+    same_bits(got[decided], expected[decided])

@@ -197,7 +197,9 @@ PRODUCT = {"bias": BIAS, "out_dtype": "float16"}
 LEFT = {"rounding": "floor", "activations": "mxfp8"}
 OF_EXPERTS = {
     **{"out_dtype": "float16", **LEFT},
-    **{"activation": "silu", "limit": 0.5, "alpha": 3.0},
+    **{"activation": "silu", "interleaved": False, "limit": 0.5, "alpha": 3.0},
+    **{name: beside(0.5, activation="situ") for name in ("beta", "linear_beta")},
+    "apply_router_weight_on_input": True,
     **{"bias_gate_up": floats(E, 2 * INNER), "bias_down": floats(E, K)},
 }
 QUANTIZED = {"format": "mxfp8", "rounding": "floor"}
@@ -222,8 +224,9 @@ CHANGES = {
     mx.MXLinear.from_linear: {**QUANTIZED, "device": "gfx950", "activations": "bf16"},
     mx.MXExperts: {
         **{"activation": "swiglu_oai", **LEFT},
-        "limit": beside(0.5, activation="swiglu_oai"),
-        "alpha": beside(3.0, activation="swiglu_oai"),
+        **{"interleaved": True, "limit": 0.5, "alpha": 3.0},
+        **{name: beside(0.5, activation="situ") for name in ("beta", "linear_beta")},
+        "apply_router_weight_on_input": True,
         "gate_up_proj_bias": floats(E, 2 * INNER),
         "down_proj_bias": floats(E, K),
     },
@@ -239,6 +242,7 @@ CHANGES = {
         "experts": beside(8, op="grouped_linear", device="gfx950"),
         "slots": beside(2, op="moe", device="gfx950", experts=8),
         "activation": beside("silu", op="moe", device="gfx950", experts=8, slots=2),
+        "interleaved": beside(False, op="moe", device="gfx950", experts=8, slots=2),
         "by_columns": beside(
             True, op="matmul", device="gfx950", activations="fp8_block", format="fp8_block_2d"
         ),
@@ -347,7 +351,7 @@ def test_a_default_may_be_said(tmp_path, capfd, function):
     assert outcome(function, tmp_path / "with", capfd, **said) == without
 
 
-SILU, KEPT = {"activation": "silu"}, {"activations": "bf16"}
+KEPT = {"activations": "bf16"}
 OTHERS = {"rounding": "floor", **KEPT}
 REFUSED = [
     *(
@@ -358,9 +362,12 @@ REFUSED = [
         )
     ),
     *(
-        (function, name, SILU | {name: number})
+        (function, name, {"activation": activation, name: 4.0})
         for function in (mx.moe, mx.MXExperts, max_graph.moe)
-        for name, number in (("limit", 7.0), ("limit", 10.0), ("alpha", 1.702))
+        for name, activation in (
+            *(("beta", "silu"), ("linear_beta", "swiglu_oai")),
+            *(("limit", "situ"), ("alpha", "gelu_tanh"), ("alpha", "swiglu_step")),
+        )
     ),
     *(
         (function, "rounding", {"format": "fp8", "rounding": "floor"})
@@ -369,6 +376,7 @@ REFUSED = [
     (mx.explain, "experts", {"experts": 4}),
     (mx.explain, "slots", {"slots": 2, "op": "grouped_linear", "experts": 4, "device": "cuda"}),
     (mx.explain, "activation", {"activation": "silu"}),
+    (mx.explain, "interleaved", {"interleaved": False}),
     (mx.explain, "by_columns", {"by_columns": True}),
     (checkpoints.convert, "format", {"quantized": True, "format": "mxfp8"}),
     (checkpoints.convert, "rounding", {"quantized": True, "rounding": "rceil"}),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import mx_kernels as mx
-from cases import LAYOUTS, on_every_device
+from cases import GATES, LAYOUTS, on_every_device
 
 pytestmark = on_every_device
 
@@ -79,11 +79,16 @@ BAD_MOE = {
     "bias of one": ("bias_gate_up", lambda b: b[0], ValueError, r"bias_gate_up: got shape \[64\]"),
     "bias of others": ("bias_down", lambda b: b[:, :32], ValueError, r"expected \[3, 64\]"),
     "bias of integers": ("bias_down", lambda b: b.int(), TypeError, "bias_down: got dtype int32"),
-    "activation": ("activation", "gelu", ValueError, "'swiglu_oai' or 'silu'"),
+    "activation": ("activation", "gelu", ValueError, "'swiglu_oai' or 'silu' or .* or 'relu2'"),
     "no activation": ("activation", None, ValueError, "activation: got None"),
     "limit": ("limit", 0, ValueError, "limit: got 0, expected a positive number"),
     "negative limit": ("limit", -7.0, ValueError, "limit: got -7.0"),
-    "infinite limit": ("limit", math.inf, ValueError, "limit: got inf"),
+    "infinite limit below": ("limit", -math.inf, ValueError, "limit: got -inf"),
+    "infinite alpha": ("alpha", math.inf, ValueError, "alpha: got inf"),
+    "order": ("interleaved", 1, TypeError, "interleaved: got int, expected a bool"),
+    "beta": ("beta", 4.0, ValueError, "beta: got 4.0 with activation=.* 'situ' has one"),
+    "linear beta": ("linear_beta", 4.0, ValueError, "linear_beta: got 4.0 with activation="),
+    "rows of no gate": ("activation", "relu2", ValueError, r"\[3, 32, 64\]: an up for each"),
     "limit NaN": ("limit", math.nan, ValueError, "limit: got nan"),
     "large limit": ("limit", 1e39, ValueError, "that float32 holds"),
     "a limit beyond all floats": ("limit", 10**400, ValueError, "limit: got a number beyond"),
@@ -313,7 +318,7 @@ def operator_arguments(function, layout="plain", **leaf):
     x, gate_up, down, *rest = inputs(layout, **leaf).values()
     parts = (gate_up.codes, gate_up.scales, gate_up.format, gate_up.layout, 2 * INNER)
     parts += (down.codes, down.scales, down.format, down.layout, H)
-    return x, *parts, *rest, "silu", None, None, "even", torch.bfloat16, "mxfp8"
+    return x, *parts, *rest, "silu", *[None] * 5, "even", torch.bfloat16, "mxfp8"
 
 
 both_functions = pytest.mark.parametrize("function", ["grouped_linear", "moe"])
@@ -391,13 +396,47 @@ def test_gradients_of_grouped_linear_are_those_of_the_dequantized_weights():
         torch.testing.assert_close(named["bias"].grad.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+def hidden_of(
+    sums, activation, interleaved=None, limit=1.0, alpha=None, beta=4.0, linear_beta=25.0
+):
+    """Returns the hidden numbers of one row of sums in float64, by the formulas."""
+    if activation == "relu2":
+        return sums.clamp(min=0) ** 2
+    turns = interleaved or (interleaved is None and activation == "swiglu_oai")
+    gate, up = (sums[::2], sums[1::2]) if turns else sums.chunk(2)
+    if activation == "situ":
+        up = up if linear_beta == math.inf else linear_beta * torch.tanh(up / linear_beta)
+        return beta * torch.tanh(gate / beta) / (1 + torch.exp(-gate)) * up
+    up = up.clamp(-limit, limit)
+    if activation == "swiglu_step":
+        return (gate / (1 + torch.exp(-gate))).clamp(max=limit) * up
+    gate = gate.clamp(max=limit)
+    if activation == "gelu_tanh":
+        inner = (2 / math.pi) ** 0.5 * (gate + 0.044715 * gate**3)
+        return gate / 2 * (1 + torch.tanh(inner)) * up
+    added = 1 if activation == "swiglu_oai" else 0
+    slope = {"swiglu_oai": 1.702, "silu": 1.0}[activation] if alpha is None else alpha
+    return (up + added) * gate / (1 + torch.exp(-slope * gate))
+
+
+@pytest.mark.parametrize("weights_on_input", [False, True])
 @pytest.mark.parametrize("layout", ["plain", "preshuffled_cpu"])
-def test_gradients_of_moe_are_those_of_the_layer_on_dequantized_weights(layout, activation):
+@pytest.mark.parametrize("gate", GATES)
+def test_gradients_of_moe_are_those_of_the_layer_on_dequantized_weights(
+    layout, gate, weights_on_input
+):
     """In float64, slot by slot, with torch's own derivatives."""
-    named = inputs(layout, requires_grad=True)
-    numbers = {"limit": 1.0} if activation == "swiglu_oai" else {}
-    out = mx.moe(**named, activation=activation, **numbers)
+    named, numbers = inputs(layout, requires_grad=True), dict(GATES[gate])
+    if numbers["activation"] not in {"situ", "relu2"}:
+        numbers.setdefault("limit", 1.0)
+    if gate == "relu2":
+        # Of the first half of what are gates and ups otherwise.
+        bias = named["bias_gate_up"].detach()[:, :INNER].clone().requires_grad_()
+        w = mx.quantize(named["w_gate_up"].dequantize("float32")[:, :INNER].contiguous())
+        w = w if layout == "plain" else w.preshuffle("cpu")
+        named |= {"w_gate_up": w, "bias_gate_up": bias}
+    on = {"apply_router_weight_on_input": True} if weights_on_input else {}
+    out = mx.moe(**named, **numbers, **on)
     grad = torch.randn_like(out)
     out.backward(grad)
 
@@ -409,18 +448,13 @@ def test_gradients_of_moe_are_those_of_the_layer_on_dequantized_weights(layout, 
     gate_ups, downs = dense(named["w_gate_up"]), dense(named["w_down"])
     total = torch.zeros(T, H).double()
     for t, j in np.ndindex(T, SLOTS):
-        e = int(named["expert_ids"][t, j])
+        e, weight = int(named["expert_ids"][t, j]), leaves["expert_weights"][t, j]
         if e < 0:
             continue
-        sums = gate_ups[e] @ leaves["x"][t] + leaves["bias_gate_up"][e]
-        if activation == "silu":
-            gate, up = sums[:INNER], sums[INNER:]
-            hidden = up * gate / (1 + torch.exp(-gate))
-        else:
-            gate, up = sums[::2].clamp(max=1.0), sums[1::2].clamp(-1.0, 1.0)
-            hidden = (up + 1) * gate / (1 + torch.exp(-1.702 * gate))
-        row = downs[e] @ hidden + leaves["bias_down"][e]
-        total = total + torch.eye(T).double()[t][:, None] * leaves["expert_weights"][t, j] * row
+        x, after = (leaves["x"][t] * weight, 1) if weights_on_input else (leaves["x"][t], weight)
+        sums = gate_ups[e] @ x + leaves["bias_gate_up"][e]
+        row = downs[e] @ hidden_of(sums, **numbers) + leaves["bias_down"][e]
+        total = total + torch.eye(T).double()[t][:, None] * after * row
     total.backward(grad.double())
     for name, leaf in leaves.items():
         expected = leaf.grad.float()

@@ -1,6 +1,8 @@
 """MXExperts, and how `convert` knows what foreign experts compute."""
 
 import copy
+import importlib
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -68,10 +70,10 @@ def x_of(tokens=5):
     return torch.randn(tokens, HIDDEN)
 
 
-def exact(module):
+def exact(module, names=("gate_up_proj", "down_proj")):
     """Returns the module with weights that MXFP4 holds exactly."""
     with torch.no_grad():
-        for name in ("gate_up_proj", "down_proj"):
+        for name in names:
             weight = getattr(module, name)
             rows = weight.transpose(1, 2) if module.is_transposed else weight
             rows = mx.quantize(rows.contiguous()).dequantize("float32")
@@ -140,22 +142,78 @@ def with_width(hidden, inner):
     return module
 
 
+FIELDS = {
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), EXPERTS),
+    **dict.fromkeys(("intermediate_size", "moe_intermediate_size"), INNER),
+    **{"hidden_size": HIDDEN, "moe_latent_size": None},
+    **{"hidden_act": "silu", "hidden_activation": "gelu_pytorch_tanh", "mlp_hidden_act": "relu2"},
+    **{"swiglu_limit": LIMIT, "swiglu_alpha": ALPHA},
+    **{"mlp_gate_softcap": 1.5, "mlp_up_softcap": 3.0, "_experts_implementation": "eager"},
+}
+"""What classes of experts ask a config."""
+GATES_OF_CLASSES = {
+    ("deepseek_v4", "DeepseekV4Experts"): ("silu", {"limit": LIMIT}),
+    ("hy_v4", "HYV4Experts"): ("silu", {"limit": LIMIT}),
+    ("glm5_next", "Glm5NextTextExperts"): ("silu", {"limit": LIMIT}),
+    ("minimax_m3_vl", "MiniMaxM3VLExperts"): ("swiglu_oai", {"limit": LIMIT, "alpha": ALPHA}),
+    ("gpt_oss", "GptOssExperts"): ("swiglu_oai", {"limit": LIMIT, "alpha": ALPHA}),
+    ("gemma4", "Gemma4TextExperts"): ("gelu_tanh", {}),
+    ("inkling2", "Inkling2Experts"): ("situ", {"beta": 1.5, "linear_beta": 3.0}),
+    ("nemotron_h", "NemotronHExperts"): ("relu2", {}),
+    ("qwen3_moe", "Qwen3MoeExperts"): ("silu", {}),
+}
+
+
+def of_transformers(model, name, **fields):
+    """Returns experts of a class of transformers', with weights that MXFP4 holds exactly."""
+    module = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
+    torch.manual_seed(8)
+    experts = getattr(module, name)(SimpleNamespace(**FIELDS | fields))
+    with torch.no_grad():
+        for own in experts.parameters():
+            own.normal_()
+    return exact(experts, [name for name, own in experts.named_parameters() if own.ndim == 3])
+
+
+@pytest.mark.parametrize("model, name", GATES_OF_CLASSES)
+def test_gates_of_transformers_classes_are_found_and_computed(model, name):
+    module, (activation, numbers) = of_transformers(model, name), GATES_OF_CLASSES[model, name]
+    got = converted(module, activations="bf16")
+    assert isinstance(got, mx.MXExperts)
+    assert (got.activation, {n: getattr(got, n) for n in numbers}) == (activation, numbers)
+    assert set(dict(got.named_parameters())) == set(dict(module.named_parameters()))
+    x, ids, weights = x_of().bfloat16().float(), IDS.clamp(min=0), WEIGHTS
+    with torch.no_grad():
+        kept = ids < EXPERTS
+        expected = module(x, ids * kept, weights * kept)
+        y = got(x, ids, weights * kept)
+    assert float((y - expected).norm() / expected.norm()) < 4e-3
+
+
 KEPT = {
     "gelu": (
         lambda: Experts(lambda gate, up: functional.gelu(gate) * up),
-        "Experts: its gated activation is not known",
+        "Experts: its activation is not known",
     ),
-    "silu with a limit": (
+    "another limit": (
         lambda: Experts(lambda gate, up: functional.silu(gate.clamp(max=LIMIT)) * up),
-        "Experts: its gated activation is not known",
+        "Experts: its activation is not known",
     ),
     "up before gate": (
         lambda: Experts(lambda up, gate: functional.silu(gate) * up),
-        "Experts: its gated activation is not known",
+        "Experts: its activation is not known",
     ),
-    "no gate": (
+    "gate_up_proj without a gate": (
         lambda: without(has_gate=False),
-        "Experts: no gate, or a norm of each expert, is not supported",
+        "Experts: experts of a form that is not known",
+    ),
+    "relu without a gate": (
+        lambda: of_transformers("nemotron_h", "NemotronHExperts", mlp_hidden_act="relu"),
+        "NemotronHExperts: its activation is not known",
+    ),
+    "a norm": (
+        lambda: without(has_post_expert_norm=True),
+        "Experts: a norm of each expert is not supported",
     ),
     "unknown": (without_form, "Experts: experts of a form that is not known"),
     "hidden": (lambda: with_width(48, 96), "gate_up_proj: K 48 is no multiple of 32"),

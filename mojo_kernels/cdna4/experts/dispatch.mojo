@@ -17,9 +17,9 @@ activations encodes its tokens before, once (prepare/quantize.mojo):
 With more rows than tiles of these have, products are `gemm_ping_pong`, and
 `order_rows` (prepare/order.mojo) comes before the first one.
 
-Gates that are not neighbours of their ups take launches of their own between the products:
-`gate_sums`, and `quantize_rows` again for what it makes. What the launches hand over lies in the
-workspace, see `LayerMemory`.
+Gates that are no neighbours of their ups, or others than `swiglu_oai`, and ups without gates take
+launches of their own between the products: `gate_sums`, and `quantize_rows` again for what it makes.
+What the launches hand over lies in the workspace, see `LayerMemory`.
 """
 
 from ...experts import Experts, ExpertsProblem, GroupedProblem, most_tiles
@@ -42,7 +42,7 @@ from ..types import ProductTypes, float_bytes, has_expert_kernels, unsupported
 from ..prepare.order import launch_order
 from .routing import route
 from ..moe_shape import M_TILES, code_bytes, encoded_blocks, streaming_grid, interleaved_grid
-from ..moe_shape import ping_pong_grid
+from ..moe_shape import is_fused, ping_pong_grid
 from .slots import launch_gates, launch_sums
 
 comptime MAX_GRID_Y = (1 << 16) - 1
@@ -130,7 +130,7 @@ def multiply_experts[
         return
     comptime hidden_types = types.first(types.x)
     var width, inner, slots = problem.width, problem.inner, problem.routing.count()
-    _check[hidden_types](problem.left, problem.gate_up, 2 * inner, width)
+    _check[hidden_types](problem.left, problem.gate_up, problem.sums(), width)
     _check[types.second()](problem.hidden_at(0), problem.down, width, inner)
     if problem.dtype != float_code(types.out):
         raise Error("got a result of another type than was compiled for gfx950")
@@ -156,41 +156,41 @@ def _multiply[
 
     `encodes`: Whether rows are encoded before; products of floats encode them on their way.
     """
-    comptime neighbours, halves = types.first(types.x), types.first(DType.float32)
+    comptime gated, sums = types.first(types.x), types.first(DType.float32)
     comptime second, rounding = types.second(), types.rounding
     var width, inner, slots = problem.width, problem.inner, problem.routing.count()
     var tokens, experts = problem.routing.tokens, problem.gate_up.count
     var rows = GroupedRows(problem.left.values, tokens, at.tokens, at.sizes, slots, at.hidden)
     var hidden = GroupedRows(at.hidden, slots, 0, at.sizes, slots, at.rows)
-    var first = GemmArguments.of_groups(rows, problem.gate_up, problem.gate, 2 * inner, width)
+    var first = GemmArguments.of_groups(rows, problem.gate_up, problem.gate, problem.sums(), width)
     var last = GemmArguments.of_groups(hidden, problem.down, Gate.NONE, width, inner)
     var of_hidden = OrderedRows(at.ordered.tiles, at.ordered.rows, at.hidden_scales)
     comptime if encodes:
-        _check_all_bytes[neighbours](first)
+        _check_all_bytes[gated](first)
         _check_all_bytes[second](last)
         _quantize[types](rows.a, at.encoded, tokens, width, queue)
         first.rows.a = at.encoded
         if at.orders():
             launch_order[types.left, True](first.rows, at.ordered, experts, width, queue)
-    if problem.gate.is_interleaved():
-        comptime if types.may_be_neighbours():
+    if is_fused(problem.gate):
+        comptime if types.may_gate():
             comptime if encodes:
-                _launch_codes[neighbours, rounding, Grouping.HIDDEN](
+                _launch_codes[gated, rounding, Grouping.HIDDEN](
                     first, shapes.gate_up, at, at.ordered, queue
                 )
             else:
-                _launch[neighbours, Grouping.HIDDEN](first, queue)
+                _launch[gated, Grouping.HIDDEN](first, queue)
     else:
-        comptime if types.may_be_halves():
+        comptime if types.may_leave_sums():
             first.rows.result = at.rows
             first.gate = Gate.NONE
             comptime if encodes:
-                _launch_codes[halves, rounding, Grouping.SUMS](
+                _launch_codes[sums, rounding, Grouping.SUMS](
                     first, shapes.gate_up, at, at.ordered, queue
                 )
             else:
-                _launch[halves, Grouping.SUMS](first, queue)
-            launch_gates[types.x](at.rows, at.hidden, slots, inner, queue)
+                _launch[sums, Grouping.SUMS](first, queue)
+            launch_gates[types.x](problem.gate, at.rows, at.hidden, slots, inner, queue)
             comptime if encodes:
                 _quantize[types](at.hidden, at.encoded, slots, inner, queue)
                 last.rows.a = at.encoded

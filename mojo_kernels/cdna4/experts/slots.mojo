@@ -1,6 +1,6 @@
 """What a layer of experts does beside its products: elementwise, four numbers a lane.
 
-    gate_sums    halves of a row, gates and ups, become hidden numbers
+    gate_sums    a row of gates and ups, neighbours or halves, or of ups alone, becomes hidden numbers
     add_slots    the rows of a token's slots, each times its weight, added up in order
 
     wave         one row of the result, a stretch of its columns, 256 at a time
@@ -70,19 +70,39 @@ def _store[
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(SLOT_WAVES * LANES)))
 def gate_sums[
     dtype: DType
-](sums: Input[DType.float32], hidden: Output[dtype], rows: Int32, inner: Int32, stretch: Int32):
-    """Computes hidden numbers of `silu`."""
+](
+    sums: Input[DType.float32],
+    hidden: Output[dtype],
+    rows: Int32,
+    inner: Int32,
+    stretch: Int32,
+    gate_word: Int32,
+    limit: Float32,
+    alpha: Float32,
+):
+    """Computes hidden numbers."""
+    var gate = Gate.of_word(gate_word, limit, alpha)
+    var columns = Int32(gate.sums(Int(inner)))
+    # From a gate of a lane to the next one, and from its first gate to the first ups.
+    var step, to_ups = Int32(1), columns - inner
+    if gate.is_interleaved():
+        step, to_ups = 2, Int32(NUMBERS)
     var part = Stretch.here(inner, stretch)
     if part.row >= rows:
         return
-    var memory = Span.of(sums, rows * 2 * inner).after(0)
+    var memory = Span.of(sums, rows * columns).after(0)
     var result = Span.of(hidden, rows * inner).after(0)
     for begin in range(part.first, part.end, Int32(SLOT_COLUMNS)):
         var column = begin + part.lane * Int32(NUMBERS)
         var is_inside = column < inner
-        var gates = _load(memory, part.row * 2 * inner + column, is_inside)
-        var ups = _load(memory, (part.row * 2 + 1) * inner + column, is_inside)
-        var numbers = Gate(Gate.SILU, 0, 0).of(gates, ups)
+        var at = part.row * columns + column * step
+        var gates = _load(memory, at, is_inside)
+        var numbers = gate.of_sums(gates)
+        if gate.is_there():
+            var ups = _load(memory, at + to_ups, is_inside)
+            if gate.is_interleaved():
+                gates, ups = gates.join(ups).deinterleave()
+            numbers = gate.of(gates, ups)
         _store[dtype](result, part.row * inner + column, is_inside, numbers)
 
 
@@ -179,7 +199,7 @@ def add_slots[
 
 def launch_gates[
     dtype: DType
-](sums: Int, hidden: Int, rows: Int, inner: Int, mut queue: Some[Queue]) raises:
+](gate: Gate, sums: Int, hidden: Int, rows: Int, inner: Int, mut queue: Some[Queue]) raises:
     """Launches `gate_sums`."""
     queue.launch[gate_sums[dtype]](
         slots_grid(rows, inner),
@@ -188,6 +208,9 @@ def launch_gates[
         Int32(rows),
         Int32(inner),
         Int32(stretch_of(rows, inner)),
+        gate.word(),
+        gate.limit,
+        gate.alpha,
     )
 
 

@@ -11,6 +11,7 @@ from std.builtin.globals import global_constant
 from ...experts import ExpertsProblem
 from ...launch.grid import Workspace, larger
 from ..chip import TILE
+from ..moe_shape import is_fused
 from ..types import Formats, ProductTypes
 from .costs import Costs, cycles_of_experts
 from .experts import LayerShapes, LayerTypes, INTERLEAVED_SHAPES, shape_of, has_shape, most_rows
@@ -103,9 +104,9 @@ def shape_of_experts(
 def shapes_of_layer(types: LayerTypes, problem: ExpertsProblem) -> LayerShapes:
     """Returns the shapes of both products of a layer."""
     var slots, experts = problem.routing.count(), problem.gate_up.count
-    var width, inner, are_gated = problem.width, problem.inner, problem.gate.is_interleaved()
+    var width, inner, are_gated = problem.width, problem.inner, is_fused(problem.gate)
     var first = types.first(types.x if are_gated else DType.float32)
     return LayerShapes(
-        shape_of_experts(slots, 2 * inner, width, experts, first, are_gated),
+        shape_of_experts(slots, problem.sums(), width, experts, first, are_gated),
         shape_of_experts(slots, width, inner, experts, types.second(), False),
     )

@@ -10,14 +10,13 @@ from std.math import align_up, ceildiv, sqrt
 
 from ...experts import ExpertsProblem
 from ...numbers.formats import Format
-from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import ANY
 from ..chip import CUS, TILE, WORD_BYTES
 from ..streaming.shape import StreamingShape
 from ..arguments import OrderedRows
 from ..moe_shape import code_bytes, encoded_bytes, list_bytes, record_bytes, scale_bytes
-from ..moe_shape import stores_codes
+from ..moe_shape import is_fused, stores_codes
 from ..interleaved.shape import InterleavedShape, slices_of
 from ..types import Formats, ProductTypes, float_bytes
 from .plan import has_room
@@ -141,16 +140,16 @@ struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
     var down: Format
     var down_bias: Optional[DType]
     var out: DType
-    var gate: Int
-    """Position in `GATES`, or `ANY`."""
+    var gates: Int
+    """Whether the first product gates its sums: 1, 0 or `ANY`."""
 
     @staticmethod
-    def of(gate_up: ProductTypes, down: ProductTypes, result: DType, gate: Int) -> Self:
+    def of(gate_up: ProductTypes, down: ProductTypes, result: DType, gates: Int) -> Self:
         """Returns those of both products, whose activations are alike."""
         var formats, bias = gate_up.formats, gate_up.bias
         return Self(
             formats.left, gate_up.floats(), gate_up.rounding, formats.right, bias,
-            down.formats.right, down.bias, result, gate,
+            down.formats.right, down.bias, result, gates,
         )  # fmt: skip
 
     def has_encoded_kernels(self) -> Bool:
@@ -169,12 +168,12 @@ struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
         """Says whether encoded rows are ordered by tiles: if groups have hundreds."""
         return self.has_encoded_kernels() and usual_rows(slots, groups) > most_rows()
 
-    def may_be_neighbours(self) -> Bool:
-        return self.gate == ANY or Gate(self.gate, 0, 0).is_interleaved()
+    def may_gate(self) -> Bool:
+        return self.gates != 0
 
-    def may_be_halves(self) -> Bool:
-        """Says whether gates may be one half of a row, and ups the other."""
-        return self.gate == ANY or not Gate(self.gate, 0, 0).is_interleaved()
+    def may_leave_sums(self) -> Bool:
+        """Says whether the sums may be gated by a launch of their own."""
+        return self.gates != 1
 
     def first(self, result: DType) -> ProductTypes:
         var formats = Formats(self.left, self.gate_up)
@@ -200,7 +199,7 @@ struct LayerMemory(TrivialRegisterPassable):
     """[slots, inner], floats like the tokens; or codes and scales, if the first product encodes
     them."""
     var rows: Int
-    """[slots, width], float32; before, if gates are halves, the sums [slots, 2 * inner]."""
+    """[slots, width], float32; before, if a launch gates them, the sums of hidden numbers."""
     var encoded: Int
     """Codes and scales of tokens, then of hidden numbers that a launch of its own encodes;
     `NOT_ENCODED` if the products encode them."""
@@ -227,25 +226,25 @@ struct LayerMemory(TrivialRegisterPassable):
         var sizes = align_up(tokens + slots * WORD_BYTES, ALIGNMENT)
         var hidden = align_up(sizes + problem.gate_up.count * WORD_BYTES, ALIGNMENT)
         var encodes = types.encodes_before(slots, problem.gate_up.count)
-        var is_interleaved = problem.gate.is_interleaved()
-        encodes &= not is_interleaved or stores_codes(problem.gate)
+        var gates = is_fused(problem.gate)
+        encodes &= not gates or stores_codes(problem.gate)
         var orders = encodes and types.orders(slots, problem.gate_up.count)
         var experts = problem.gate_up.count
         var hidden_bytes = slots * problem.inner * float_bytes(types.x)
-        if encodes and is_interleaved:
+        if encodes and gates:
             hidden_bytes = encoded_bytes(slots, problem.inner, types.left)
             if orders:
                 hidden_bytes = code_bytes(slots, problem.inner, types.left)
         var rows = align_up(hidden + hidden_bytes, ALIGNMENT)
         var columns = problem.width
-        if not is_interleaved:
-            columns = max(columns, 2 * problem.inner)
+        if not gates:
+            columns = max(columns, problem.sums())
         var end = rows + slots * columns * WORD_BYTES
         var encoded = Self.NOT_ENCODED
         if encodes:
             encoded = align_up(end, ALIGNMENT)
             var bytes = encoded_bytes(problem.routing.tokens, problem.width, types.left)
-            if not is_interleaved:
+            if not gates:
                 bytes = max(bytes, encoded_bytes(slots, problem.inner, types.left))
             end = encoded + bytes
         var ordered, hidden_scales = materialize[Self.NOT_ORDERED](), end

@@ -11,7 +11,7 @@ from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...problem import ANY, Left, NO_BIAS, Right
 from ..chip import BLOCK, QUANTIZED_ROWS, QUANTIZE_WAVES
-from ..moe_shape import ROWS, streaming_grid, interleaved_grid, order_grid, ping_pong_grid
+from ..moe_shape import ROWS, is_fused, streaming_grid, interleaved_grid, order_grid, ping_pong_grid
 from ..moe_shape import quantize_grid, route_grid, slots_grid
 from ..interleaved.shape import STAGE_K
 from ..ping_pong.shape import COLUMNS
@@ -48,24 +48,22 @@ def explain(m: Int, n: Int, k: Int, formats: Formats, *, is_encoded: Bool) raise
 
 @fieldwise_init
 struct LayerSizes(TrivialRegisterPassable):
-    """The sizes of a layer, and what its gates are."""
+    """The sizes of a layer, and its gate."""
 
     var tokens: Int
     var slots: Int
     var experts: Int
     var width: Int
     var inner: Int
-    var is_interleaved: Bool
-    """Whether gates and ups are neighbours."""
+    var gate: Gate
 
     def problem(self) -> ExpertsProblem:
         var right = Right(0, 0, 0, 0)
         var experts = Experts(right, self.experts, 0, 0, 0, NO_BIAS)
-        var gate = Gate(Gate.SWIGLU_OAI if self.is_interleaved else Gate.SILU, 0, 0)
         var routing = Routing(0, 0, 0, 0, self.tokens, self.slots)
         var left = Left.encoded(0, 0, 0)
         return ExpertsProblem(
-            left, experts, experts, routing, gate, 0, 0, self.width, self.inner
+            left, experts, experts, routing, self.gate, 0, 0, self.width, self.inner
         )  # fmt: skip
 
 
@@ -96,12 +94,14 @@ def explain_layer(sizes: LayerSizes, formats: Formats) raises -> List[Explained]
     var orders = encodes and _types(formats).orders(m, sizes.experts)
     if orders:
         launches.append(_order(m, sizes.experts, width))
-    var is_gated = sizes.is_interleaved
-    launches.append(
-        _product("gate_up", m, 2 * inner, width, sizes.experts, formats, encodes, is_gated)
-    )
-    if not sizes.is_interleaved:
+    var n, gates = sizes.gate.sums(inner), is_fused(sizes.gate)
+    launches.append(_product("gate_up", m, n, width, sizes.experts, formats, encodes, gates))
+    if not gates:
         var reason = StaticString("gates are not neighbours of their ups")
+        if not sizes.gate.is_there():
+            reason = "ups have no gates"
+        elif sizes.gate.is_interleaved():
+            reason = "products gate by swiglu_oai alone"
         launches.append(_helper("gate", "cdna4/experts/slots.mojo", reason, slots_grid(m, inner)))
         if encodes:
             launches.append(_encode("hidden numbers are encoded once, not by each tile", m, inner))

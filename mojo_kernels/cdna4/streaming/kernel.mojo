@@ -296,7 +296,7 @@ def gemm_streaming[
         var memory = output[DType.uint8](0)
         comptime ROWS = Int32(TILE_ROWS)
         comptime if grouping.is_gated:
-            var gate = Gate(Gate.SWIGLU_OAI, rebind[Float32](limit), rebind[Float32](alpha))
+            var gate = Gate(Gate.SWIGLU_OAI, True, rebind[Float32](limit), rebind[Float32](alpha))
             var hidden = Hidden[types.out, types.bias].of(values, addend, num_rows, n, gate)
             multiply(source, codes, scales, hidden, 0, ROWS, n, k, chunks_per_wave, memory)
         else:

@@ -59,8 +59,8 @@ struct ExpertsQuestion(TrivialRegisterPassable):
     var experts: Int
     var slots: Int
     """Of a token; 0 for a grouped product."""
-    var is_interleaved: Bool
-    """Whether gates and ups are neighbours."""
+    var gate: Gate
+    """Of a layer."""
     var left_format: Int
     """What bfloat16 is rounded to, or `NO_FORMAT`."""
     var right_format: Int
@@ -88,11 +88,10 @@ struct ExpertsQuestion(TrivialRegisterPassable):
 
     def layer(self) -> ExpertsProblem:
         """Returns the layer."""
-        var gate = Gate(Gate.SWIGLU_OAI if self.is_interleaved else Gate.SILU, 0, 0)
         var out, w = float_code(DType.bfloat16), self.weights()
         comptime ID_BYTES = 4
         var routing = Routing(0, ID_BYTES, 0, out, self.m, self.slots)
-        return ExpertsProblem(self.left(), w, w, routing, gate, 0, out, self.k, self.n)
+        return ExpertsProblem(self.left(), w, w, routing, self.gate, 0, out, self.k, self.n)
 
 
 @fieldwise_init
@@ -131,28 +130,35 @@ def _launches_of(problem: GroupedProblem, asked: ExpertsQuestion) -> List[Explai
 def _launches_of(problem: ExpertsProblem, asked: ExpertsQuestion) -> List[Explained]:
     """Returns those of a layer."""
     var inner, width, kernel = asked.n, asked.k, moe.kernel_of(problem)
+    var sums, is_gated = problem.sums(), problem.gate.is_there()
     if kernel == Kernel.PORTABLE:
         return [
-            _portable("gate_up", "simt/experts.mojo", asked.rows(), 2 * inner, True),
+            _portable("gate_up", "simt/experts.mojo", asked.rows(), sums, is_gated),
             _portable("down", "simt/experts.mojo", asked.m, width, False),
         ]
     if kernel == Kernel.STREAM:
         var slots = asked.rows()
-        return [
-            _streaming("gate_up", asked, slots, inner, width, True),
-            _streaming("down", asked, slots, width, inner, False),
-            _add(asked.m, width),
+        var launches: List[Explained] = [
+            _streaming("gate_up", asked, slots, inner, width, is_gated)
         ]
+        if not is_gated:
+            launches.append(_activate(slots, inner))
+        launches.append(_streaming("down", asked, slots, width, inner, False))
+        launches.append(_add(asked.m, width))
+        return launches^
     var memory = moe.Memory.of(problem, 0)
-    var tiles = asked.experts * (ceildiv(2 * inner, WEIGHT_ROWS) + ceildiv(width, WEIGHT_ROWS))
-    return [
+    var tiles = asked.experts * (ceildiv(sums, WEIGHT_ROWS) + ceildiv(width, WEIGHT_ROWS))
+    var launches: List[Explained] = [
         _list(memory, "slots are sorted by expert", tiles),
         _prepare(memory, "tokens", width),
-        _product("gate_up", asked, memory, inner, True),
-        _prepare(memory, "hidden numbers", inner),
-        _product("down", asked, memory, width, False),
-        _add(asked.m, width),
+        _product("gate_up", asked, memory, inner, is_gated),
     ]
+    if not is_gated:
+        launches.append(_activate(memory.lists.num_places, inner))
+    launches.append(_prepare(memory, "hidden numbers", inner))
+    launches.append(_product("down", asked, memory, width, False))
+    launches.append(_add(asked.m, width))
+    return launches^
 
 
 def _explained(
@@ -229,6 +235,12 @@ def _product(
     var tile_rows, column_tiles = memory.tile_rows, moe.column_tiles_of(columns, is_gated)
     var grid = moe.grid_of_tiles(memory.kernel, tile_rows, memory.lists.num_tiles, column_tiles)
     return _explained(name, file, reason, grid, tile_rows, moe.HIDDEN if is_gated else COLUMNS)
+
+
+def _activate(rows: Int, inner: Int) -> Explained:
+    """Returns the launch that makes hidden numbers of sums."""
+    var reason = StaticString("ups have no gates")
+    return _explained("gate", "hopper/target.mojo", reason, moe.grid_of_sums(rows, inner))
 
 
 def _add(tokens: Int, width: Int) -> Explained:

@@ -180,7 +180,8 @@ def kernel_of(problem: ExpertsProblem) -> Kernel:
     if not takes_first or not _takes(left, problem.down, slots, problem.values) or slots == 0:
         return Kernel.PORTABLE
     var width, inner = problem.width, problem.inner
-    var streams_first = _streams(left, slots, experts, slots, width, True)
+    var is_gated = problem.gate.is_there()
+    var streams_first = _streams(left, slots, experts, slots, width, is_gated)
     if streams_first and _streams(left, slots, experts, slots, inner, False):
         return Kernel.STREAM
     if not problem.gate.has_quotients():
@@ -227,6 +228,11 @@ struct ListPlaces(TrivialRegisterPassable):
         return align_up(self.marks + self.mark_words * WORD_BYTES, ALIGNMENT)
 
 
+def row_columns(problem: ExpertsProblem) -> Int:
+    """Returns the float32 that are kept of a slot: of its row, or of sums without a gate."""
+    return problem.width if problem.gate.is_there() else max(problem.width, problem.inner)
+
+
 @fieldwise_init
 struct StreamingMemory(TrivialRegisterPassable):
     """Where in the workspace lies what launches of `streaming` hand over, in bytes."""
@@ -234,7 +240,7 @@ struct StreamingMemory(TrivialRegisterPassable):
     var hidden: Int
     """Rows of hidden numbers, floats like the tokens."""
     var rows: Int
-    """Rows of slots, float32."""
+    """Rows of slots, float32; before, sums that no gate makes hidden numbers of."""
     var num_bytes: Int
     """Enough for an address that is not aligned."""
 
@@ -245,7 +251,7 @@ struct StreamingMemory(TrivialRegisterPassable):
         var hidden = align_up(address, ALIGNMENT)
         var hidden_bytes = count * problem.inner * bytes_of(problem.left.dtype)
         var rows = align_up(hidden + hidden_bytes, ALIGNMENT)
-        var end = rows + count * problem.width * bytes_of(Int(FLOAT32))
+        var end = rows + count * row_columns(problem) * bytes_of(Int(FLOAT32))
         return Self(hidden, rows, end - hidden + ALIGNMENT)
 
 
@@ -265,7 +271,7 @@ struct Memory(TrivialRegisterPassable):
     var hidden: Int
     """Rows of hidden numbers, floats like the tokens."""
     var rows: Int
-    """Rows of slots, float32."""
+    """Rows of slots, float32; before, sums that no gate makes hidden numbers of."""
     var num_bytes: Int
     """Enough for an address that is not aligned."""
 
@@ -284,14 +290,14 @@ struct Memory(TrivialRegisterPassable):
         var width, inner = problem.width, problem.inner
         var found = Self._listed(kernel_of(problem), slots, count, slots, address)
         if found.is_fp8():
-            found.second = found._end_of(count, 2 * inner, width, found.first)
+            found.second = found._end_of(count, problem.sums(), width, found.first)
             found.hidden = found._end_of(count, width, inner, found.second)
         else:
             found.hidden = found._end_of(count, 0, max(width, inner), found.first)
         var places = found.lists.num_places
         var hidden_bytes = places * inner * bytes_of(problem.left.dtype)
         found.rows = align_up(found.hidden + hidden_bytes, ALIGNMENT)
-        var end = found.rows + places * width * bytes_of(Int(FLOAT32))
+        var end = found.rows + places * row_columns(problem) * bytes_of(Int(FLOAT32))
         found.num_bytes = end - address + ALIGNMENT
         return found
 

@@ -34,7 +34,7 @@ from ...problem import Left, Problem
 from ...simt.arguments import Activations, ExpertWeights, Result
 from ...simt.host import CHUNK, FLOAT32, is_left_aligned
 from ...tiles import in_registers
-from ..target import Target
+from ..target import Target, launch_activation
 from ..host import gemm, moe
 from ..instructions.shared_memory import load_word, shared_base, store_word
 from ..instructions.warp import FRAGMENT_SUMS, keep_branch, keep_here, lane_here
@@ -213,10 +213,17 @@ def multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     var width, inner, count = problem.width, problem.inner, problem.routing.count()
     var scheduler = StreamScheduler.of(problem)
     var hidden = Result(memory.hidden, problem.left.dtype, count, inner)
-    _launch_grouped[True](
-        problem.left, width, scheduler, problem.gate_up, 2 * inner, Target(hidden, problem.gate),
-        queue,
-    )  # fmt: skip
+    if problem.gate.is_there():
+        _launch_grouped[True](
+            problem.left, width, scheduler, problem.gate_up, problem.sums(),
+            Target(hidden, problem.gate), queue,
+        )  # fmt: skip
+    else:
+        var of_ups = Target(Result(memory.rows, Int(FLOAT32), count, inner), Gate.NONE)
+        _launch_grouped[False](
+            problem.left, width, scheduler, problem.gate_up, inner, of_ups, queue,
+        )  # fmt: skip
+        launch_activation(memory.rows, problem.gate, hidden, queue)
     var left = problem.hidden_at(memory.hidden)
     var of_slots = Result(memory.rows, Int(FLOAT32), count, width)
     # A has a row for each slot. The kernel before has waited for what the scheduler reads.

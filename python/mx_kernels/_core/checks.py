@@ -8,9 +8,6 @@ is wrong is put into words where it is found.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from numbers import Real
-
 import numpy as np
 import torch
 from torch._C._functorch import is_batchedtensor
@@ -29,22 +26,19 @@ from mx_kernels._core.arrays import (
     watched,
 )
 from mx_kernels._core.facts import (
-    DEFAULT_ALPHA,
-    DEFAULT_LIMIT,
     DEFAULT_ROUNDING,
-    GATE_WITH_NUMBERS,
     KEPT_FLOATS,
+    Activation,
     Format,
     Layout,
     Mode,
     activations_for,
     facts,
 )
+from mx_kernels._core.gates import GateOptions, check_gate
 from mx_kernels._core.protocol import Gate
 from mx_kernels._core.storage import check_axes
 from mx_kernels.tensor import MXTensor
-
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, bool]:
@@ -316,7 +310,7 @@ def check_moe(  # noqa: PLR0917  as the operator has them
     expert_ids,
     expert_weights,
     biases: tuple,
-    gate: tuple,
+    options: GateOptions,
     rounding: str,
     activations: str | None,
 ) -> tuple[Mode, Gate]:
@@ -328,12 +322,12 @@ def check_moe(  # noqa: PLR0917  as the operator has them
     _check_rows(x, "[T, H], a row for each token")
     _check_experts(w_gate_up, "w_gate_up", "[E, 2I, H]")
     _check_experts(w_down, "w_down", "[E, H, I]")
-    mode, gate = _mode_on(w_down, activations, rounding), check_gate(*gate)
+    mode, gate = _mode_on(w_down, activations, rounding), check_gate(options)
     for name, w in (("w_gate_up", w_gate_up), ("w_down", w_down)):
         check_together("x", x, name, w.codes)
     if x.shape[1] != w_gate_up.k:
         raise _disagreement("x", x.shape, "w_gate_up", w_gate_up)
-    check_layer_shapes(w_gate_up.shape, w_down.shape)
+    check_layer_shapes(w_gate_up.shape, w_down.shape, facts().gates[options.activation])
     _check_routing(x, expert_ids, expert_weights)
     check_biases(biases[0], "bias_gate_up", w_gate_up, "w_gate_up")
     check_biases(biases[1], "bias_down", w_down, "w_down")
@@ -379,18 +373,19 @@ def _check_routing(x, expert_ids, expert_weights) -> None:
     check_together("expert_weights", expert_weights, "x", x)
 
 
-def check_layer_shapes(gate_up, down) -> None:
+def check_layer_shapes(gate_up, down, activation: Activation) -> None:
     """Checks that the weights of a layer of experts fit each other, as tensors or in a graph."""
     (experts, _, width), inner = gate_up, down[-1]
+    each, rows = ("a gate and an up", "2I") if activation.is_gated else ("an up", "I")
     for name, shape, expected, what in (
-        ("w_gate_up", gate_up, (experts, 2 * inner, width), "a gate and an up for each of the"),
+        ("w_gate_up", gate_up, (experts, activation.sums(inner), width), f"{each} for each of the"),
         ("w_down", down, (experts, width, inner), "from the"),
     ):
         if tuple(shape) != expected:
             raise ValueError(
                 f"{name}: got shape {show(shape)}, expected {show(expected)}: {what} {inner} "
-                f"hidden numbers; w_gate_up is {show(gate_up)} = [E, 2I, H], w_down is "
-                f"{show(down)} = [E, H, I]"
+                f"hidden numbers of {activation.name!r}; w_gate_up is {show(gate_up)} = "
+                f"[E, {rows}, H], w_down is {show(down)} = [E, H, I]"
             )
 
 
@@ -418,54 +413,3 @@ def check_biases(bias, name: str, w: MXTensor, weights: str) -> None:
             f"{name}: got shape {show(bias.shape)}, expected {show(w.shape[:2])}, a number for "
             f"each row of each expert of {weights}"
         )
-
-
-def check_gate(activation: str, limit: float | None, alpha: float | None) -> Gate:
-    """Checks the name of a gated activation and its numbers, of which None is the gate's own.
-
-    Returns:
-        As a call has it; the numbers of a gate without, any.
-    """
-    numbers = gate_numbers(activation, limit, alpha)
-    return Gate(facts().gates[activation], *map(_bits_of, numbers))
-
-
-@lru_cache
-def _bits_of(number: float) -> int:
-    """Returns the bits of a number as float32 has it."""
-    return int(np.float32(number).view(np.uint32))
-
-
-def gate_numbers(activation: str, limit: float | None, alpha: float | None) -> tuple[float, float]:
-    """Checks the same; returns limit and alpha."""
-    known = facts().gates
-    if not isinstance(activation, str) or activation not in known:
-        raise ValueError(
-            f"activation: got {activation!r}, expected {' or '.join(map(repr, known))}"
-        )
-    numbers = []
-    for name, given, default in (("limit", limit, DEFAULT_LIMIT), ("alpha", alpha, DEFAULT_ALPHA)):
-        if given is None:
-            numbers.append(default)
-            continue
-        numbers.append(_positive(name, given))
-        if activation != GATE_WITH_NUMBERS:
-            raise ValueError(
-                f"{name}: got {numbers[-1]} with activation={activation!r}, which has none, "
-                f"expected None; {GATE_WITH_NUMBERS!r} has one"
-            )
-    return numbers[0], numbers[1]
-
-
-def _positive(name: str, number: float) -> float:
-    """Checks that float32 holds a number that is positive; returns it."""
-    if isinstance(number, bool) or not isinstance(number, Real):
-        raise TypeError(f"{name}: got {type(number).__name__}, expected a number")
-    try:
-        value = float(number)
-    except OverflowError:
-        # Of so many digits that Python may refuse to print them.
-        number, value = "a number beyond float64", np.inf
-    if not (value <= _LARGEST and np.float32(value) > 0):
-        raise ValueError(f"{name}: got {number}, expected a positive number that float32 holds")
-    return value

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mx_kernels._core import checks, products
 from mx_kernels._core.arrays import float_code
+from mx_kernels._core.gates import GateOptions, gated
 from mx_kernels._core.torch_ops import define, weights_of
 from mx_kernels.tensor import MXTensor
 
@@ -24,7 +25,7 @@ _GROUPED = f"Tensor x, {_EXPERTS.format('')}, Tensor group_sizes, Tensor? bias"
 _MOE = (
     f"Tensor x, {_EXPERTS.format('gate_up_')}, {_EXPERTS.format('down_')}, Tensor expert_ids,"
     " Tensor expert_weights, Tensor? bias_gate_up, Tensor? bias_down, str activation,"
-    " float? limit, float? alpha"
+    " bool? interleaved, float? limit, float? alpha, float? beta, float? linear_beta"
 )
 _RULES = "str rounding, ScalarType out_dtype, str activations"
 
@@ -149,7 +150,7 @@ class GroupedLinear(_Backwards):
 def _moe_arguments(x, *rest):
     """Checks a call; returns what `products` takes."""
     gate_up, down, (ids, counts, *rest) = weights_of(*rest[:5]), weights_of(*rest[5:10]), rest[10:]
-    biases, gate, (rounding, out_dtype, activations) = rest[:2], rest[2:5], rest[5:]
+    biases, gate, (rounding, out_dtype, activations) = rest[:2], GateOptions(*rest[2:-3]), rest[-3:]
     call = x, gate_up, down, ids, counts, biases, gate, rounding, activations
     mode, gate = checks.check_moe(*call)
     dtype = float_code(out_dtype, "out_dtype")
@@ -165,27 +166,13 @@ def _moe_fake(*args):
     return x.new_empty(x.shape, dtype=args[-2])
 
 
-def gated(
-    gate: Tensor, up: Tensor, activation: str, limit: float | None, alpha: float | None
-) -> Tensor:
-    """Returns the hidden numbers, as torch differentiates them."""
-    limit, alpha = checks.gate_numbers(activation, limit, alpha)
-    if activation == "silu":
-        return torch.nn.functional.silu(gate) * up
-    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    return (up + 1) * (gate * torch.sigmoid(alpha * gate))
-
-
 def _moe_backward(grad, x, *rest):
     """Returns the gradients of x, of the weights of the experts and of both biases.
 
     Expert by expert: the layer on its tokens again, and torch's derivatives of that.
     """
-    gate_up, down, (ids, counts, *biases, activation, limit, alpha) = (
-        rest[:5],
-        rest[5:10],
-        rest[10:],
-    )
+    gate_up, down, (ids, counts, *biases), gate = rest[:5], rest[5:10], rest[10:14], rest[14:]
+    gate = GateOptions(*gate)
     dx = torch.zeros_like(x, dtype=torch.float32)
     dcounts = torch.zeros_like(counts, dtype=torch.float32)
     dbiases = [
@@ -211,9 +198,7 @@ def _moe_backward(grad, x, *rest):
         ]
         with torch.enable_grad():
             rows, weights, *addends = leaves
-            sums = rows @ dense[0].T + addends[0]
-            pair = sums.chunk(2, -1) if activation == "silu" else (sums[:, ::2], sums[:, 1::2])
-            hidden = gated(*pair, activation, limit, alpha)
+            hidden = gated(rows @ dense[0].T + addends[0], gate)
             out = weights[:, None] * (hidden @ dense[1].T + addends[1])
         parts = torch.autograd.grad(out, leaves, grad[tokens].float())
         dx.index_add_(0, tokens, parts[0])
@@ -226,7 +211,7 @@ def _moe_backward(grad, x, *rest):
 
 
 def _moe_backward_fake(grad, x, *rest):
-    gate_up, down, (_, counts, *biases, _, _, _) = rest[:5], rest[5:10], rest[10:]
+    gate_up, down, (_, counts, *biases) = rest[:5], rest[5:10], rest[10:14]
     dbiases = [
         grad.new_empty(
             (part[0].shape[0], part[4]), dtype=torch.float32 if bias is None else bias.dtype

@@ -31,9 +31,6 @@ DEFAULT_FORMAT = "mxfp4"
 DEFAULT_ROUNDING = "even"
 MAX_K = 1 << 60
 """More elements than any row has."""
-DEFAULT_LIMIT, DEFAULT_ALPHA = 7.0, 1.702
-"""Of the gated activation of gpt-oss, which alone has such numbers."""
-GATE_WITH_NUMBERS = "swiglu_oai"
 
 
 def ceil_to(count: int, multiple: int) -> int:
@@ -138,6 +135,35 @@ class Layout:
         return codes, (ceil_to(rows, self.scale_row_multiple), blocks)
 
 
+@dataclass(frozen=True)
+class Activation:
+    """One row of the table of activations of experts; `code` is its number on the native side."""
+
+    name: str
+    is_gated: int
+    """Whether there are gates beside ups."""
+    is_interleaved: int
+    """Whether rows of gates and ups take turns unless a call says otherwise."""
+    limit_name: str
+    limit: float
+    """The number of that name unless a call says otherwise; without a name there is none."""
+    alpha_name: str
+    alpha: float
+    most: float
+    """Numbers are from 1 / most to most, but for an infinite limit."""
+    code: int
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """What a call may choose, with what it is otherwise."""
+        both = (self.limit_name, self.limit), (self.alpha_name, self.alpha)
+        return {name: number for name, number in both if name}
+
+    def sums(self, hidden: int) -> int:
+        """Returns how many sums make so many hidden numbers: rows of the weights."""
+        return 2 * hidden if self.is_gated else hidden
+
+
 class Mode(NamedTuple):
     """What `linear` multiplies its activations as, in the codes of a call."""
 
@@ -152,7 +178,8 @@ class Facts:
     Attributes:
         formats, layouts: rows by name, in the order of their codes.
         plain: the layout without a device, row-major.
-        roundings, dtypes, gates: native codes by name.
+        gates: activations of experts, likewise.
+        roundings, dtypes: native codes by name.
         dtype_codes: native codes by `torch.dtype`.
         float_codes: both of these.
         torch_dtypes: every `torch.dtype` by its code.
@@ -170,7 +197,7 @@ class Facts:
         self.plain = next(row for row in self.layouts.values() if not row.device)
         self.roundings = {name: code for code, name in enumerate(tables["roundings"])}
         self.dtypes = {name: code for code, name in enumerate(tables["dtypes"])}
-        self.gates = {name: code for code, name in enumerate(tables["gates"])}
+        self.gates = _rows(Activation, tables["gates"])
         self.torch_dtypes = [getattr(torch, name) for name in self.dtypes]
         self.dtype_codes = {dtype: code for code, dtype in enumerate(self.torch_dtypes)}
         self.float_codes = self.dtypes | self.dtype_codes

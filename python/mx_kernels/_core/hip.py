@@ -313,12 +313,13 @@ class Rocm:
         first = self._first(left, gate_up, tokens.dtype)
         kind = ExpertsKind(first, down.format, _dtype_of(down))
         left = self._rows(call, left, (routing.tokens, tokens.width))
-        gate_up = call.experts(gate_up, (2 * tokens.inner, tokens.width))
+        rows = [*facts().gates.values()][gate.code].sums(tokens.inner)
+        gate_up = call.experts(gate_up, (rows, tokens.width))
         down = call.experts(down, (tokens.width, tokens.inner))
         arguments = (*left, *gate_up, *down, *routing, *gate, *tokens)
         module, plan_for = self._experts(kind)
         sizes = routing.tokens, routing.slots, gate_up.count, tokens.width, tokens.inner
-        (plan,) = plan_for((*sizes, gate.code, *first.codes()))
+        (plan,) = plan_for((*sizes, gate.code, gate.interleaved, *first.codes()))
         room = call.empty((max(module.experts_workspace_bytes(arguments), 1),)).data_ptr()
         call.launch(module, "multiply_experts", (*arguments, *queue, room, *plan))
 

@@ -96,6 +96,7 @@ class Gate(NamedTuple):
     """What makes hidden numbers of gates and ups; its numbers as the bits of float32."""
 
     code: int
+    interleaved: int
     limit: int
     alpha: int
 

@@ -3,9 +3,10 @@
     Linear      nn.Linear                    weight [N, K]                       MXLinear
     Conv1D      transformers' Conv1D         weight [K, N]                       MXLinear
     experts     transformers' experts        gate_up_proj, down_proj, 3-D        MXExperts
+                without a gate               up_proj, down_proj
 
 Classes of other packages are known by their names and by what they have: none is imported. What
-a class of experts does between its two products is found out by asking its `_apply_gate`.
+a class of experts does between its two products is found out by asking it, see `gates`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from mx_kernels._core.checks import mode_rounding
-from mx_kernels._core.expert_ops import gated
+from mx_kernels.conversion.gates import gate_of
 from mx_kernels.experts import MXExperts
 from mx_kernels.modules import MXLinear, MXModule, parameter, quantized
 from mx_kernels.tensor import MXTensor
@@ -30,6 +31,8 @@ PARAMETERS = {
     "experts": (("gate_up_proj", "down_proj"), ("gate_up_proj_bias", "down_proj_bias")),
 }
 """The weights and biases of each kind of layer."""
+WITHOUT_GATE = ("up_proj", "down_proj"), ("up_proj_bias", "down_proj_bias")
+"""Those of experts that have no gate."""
 
 SAME_AS_LINEAR = ("FalconLinear",)
 """Subclasses of nn.Linear with a forward of their own that computes what nn.Linear does."""
@@ -89,7 +92,7 @@ class Layer:
 
     def _own(self, which: int) -> dict[str, Tensor]:
         own = self.module._parameters
-        names = PARAMETERS[self.kind][which]
+        names = parameters_of(self.kind, self.module)[which]
         return {name: own[name] for name in names if own.get(name) is not None}
 
     @property
@@ -101,8 +104,14 @@ class Layer:
         if self.kind == "Conv1D":
             return module.nf, module.nx
         first = next(p for p in module._parameters.values() if p is not None and p.ndim == 3)
-        sizes = tuple(self.weights.get("gate_up_proj", first).shape)
+        sizes = tuple(next(iter(self.weights.values()), first).shape)
         return (sizes[0], *sizes[:0:-1]) if getattr(module, "is_transposed", False) else sizes
+
+
+def parameters_of(kind: str, module: nn.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the weights and biases of a layer."""
+    has_gate = kind != "experts" or getattr(module, "has_gate", True)
+    return PARAMETERS[kind] if has_gate else WITHOUT_GATE
 
 
 def kind_of(module: nn.Module) -> str | None:
@@ -189,8 +198,8 @@ def _of_experts(layer: Layer, block: int) -> str | None:
     flags = ("has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "_apply_gate")
     if len(layer.weights) < 2 or not all(hasattr(module, flag) for flag in flags):
         return f"{type(module).__name__}: experts of a form that is not known"
-    if not module.has_gate or module.has_post_expert_norm:
-        return f"{type(module).__name__}: no gate, or a norm of each expert, is not supported"
+    if module.has_post_expert_norm:
+        return f"{type(module).__name__}: a norm of each expert is not supported"
     reason = _of_tensors(layer)
     if reason:
         return reason
@@ -198,66 +207,8 @@ def _of_experts(layer: Layer, block: int) -> str | None:
         k = w.shape[1 if module.is_transposed else 2]
         if k % block or not k:
             return f"{name}: K {k} is no multiple of {block}"
-    if _gate_of(module) is None:
-        return f"{type(module).__name__}: its gated activation is not known"
-    return None
-
-
-# Experts, and what they do between the products.
-
-
-@dataclass(frozen=True)
-class Gate:
-    """What `mx_kernels.moe` has to know, and whether rows of gate and up take turns already."""
-
-    activation: str
-    limit: float | None
-    alpha: float | None
-    takes_turns: bool
-
-    def __call__(self, sums: Tensor) -> Tensor:
-        """Computes it as `_apply_gate` of transformers' experts would."""
-        if self.takes_turns:
-            gate, up = sums[..., ::2], sums[..., 1::2]
-        else:
-            gate, up = sums.chunk(2, -1)
-        return gated(gate, up, self.activation, self.limit, self.alpha)
-
-    @property
-    def is_reordered(self) -> bool:
-        """Says whether `moe` wants the rows in the other order."""
-        return self.takes_turns != (self.activation == "swiglu_oai")
-
-    def ordered(self, rows: Tensor, *, back: bool = False) -> Tensor:
-        """Gives rows of gate and up [E, 2I, ...] the order that `moe` reads, or the module's."""
-        if not self.is_reordered:
-            return rows
-        lead = (2, -1) if self.takes_turns == back else (-1, 2)
-        return rows.unflatten(1, lead).transpose(1, 2).flatten(1, 2)
-
-
-@torch.no_grad()
-def _gate_of(module: nn.Module) -> Gate | None:
-    """Returns the gate that gives what the module's `_apply_gate` gives, None if none does."""
-    weight = module.gate_up_proj
-    width = weight.shape[2 if module.is_transposed else 1]
-    # Numbers beyond any limit, in an order that tells gates from ups.
-    device = "cpu" if weight.is_meta else weight.device
-    sums = torch.linspace(-40, 40, 3 * width + 1, device=device, dtype=torch.float32)[:-1]
-    generator = torch.Generator().manual_seed(0)
-    sums = sums[torch.randperm(3 * width, generator=generator, device="cpu")]
-    sums = sums.view(3, width)
-    got = module._apply_gate(sums)
-    limits = [getattr(module, name, 0.0) for name in ("limit", "swiglu_limit")]
-    alphas = [getattr(module, name, 0.0) for name in ("alpha", "swiglu_alpha")]
-    numbers = max(limits), max(alphas)
-    gates = [Gate("silu", None, None, turns) for turns in (False, True)]
-    if all(numbers):
-        gates += [Gate("swiglu_oai", *numbers, turns) for turns in (False, True)]
-    for gate in gates:
-        expected = gate(sums)
-        if got.shape == expected.shape and torch.allclose(got, expected, rtol=1e-4, atol=1e-5):
-            return gate
+    if gate_of(module) is None:
+        return f"{type(module).__name__}: its activation is not known"
     return None
 
 
@@ -277,14 +228,15 @@ def arrangements(layer: Layer) -> dict[str, Way]:
         return {"weight": Tensor.contiguous}
     if layer.kind == "Conv1D":
         return {"weight": lambda w: w.t().contiguous()}
-    gate = _gate_of(module)
+    gate = gate_of(module)
+    first, second = parameters_of(layer.kind, module)[0]
 
     def as_rows(w: Tensor) -> Tensor:
         return (w.transpose(1, 2) if module.is_transposed else w).contiguous()
 
-    ways = {"gate_up_proj": lambda w: gate.ordered(as_rows(w)), "down_proj": as_rows}
-    if "gate_up_proj_bias" in layer.biases and gate.is_reordered:
-        ways["gate_up_proj_bias"] = gate.ordered
+    ways = {first: lambda w: gate.ordered(as_rows(w)), second: as_rows}
+    if f"{first}_bias" in layer.biases and gate.is_reordered:
+        ways[f"{first}_bias"] = gate.ordered
     return ways
 
 
@@ -304,13 +256,13 @@ def replace(
         return made[key]
 
     if layer.kind == "experts":
-        gate, biases = _gate_of(module), dict(layer.biases)
+        biases = dict(layer.biases)
         for name in set(biases) & set(ways):
             bias = biases[name]
             biases[name] = nn.Parameter(ways[name](bias.detach()), bias.requires_grad)
-        names = PARAMETERS[layer.kind][0]
-        told = {"activation": gate.activation, "limit": gate.limit, "alpha": gate.alpha}
-        new = MXExperts(*map(weight, names), **biases, **told, **rules)
+        weights, added = parameters_of(layer.kind, module)
+        named = zip(PARAMETERS[layer.kind][1], map(biases.get, added), strict=True)
+        new = MXExperts(*map(weight, weights), **dict(named), **gate_of(module).told(), **rules)
     else:
         new = MXLinear(weight("weight"), module.bias, **rules)
     if layer.kind == "Linear":
@@ -333,9 +285,9 @@ def restored(
         dtype: of the weights.
     """
     kind = kind_of(former)
-    gate = _gate_of(former) if kind == "experts" else None
+    gate = gate_of(former) if kind == "experts" else None
     is_turned = kind == "Conv1D" or getattr(former, "is_transposed", False)
-    weights, biases = PARAMETERS[kind]
+    weights, biases = parameters_of(kind, former)
     for name in (*weights, *biases):
         own = ours._parameters.get(name)
         if own is None or id(own) in made:

@@ -88,7 +88,12 @@ def type_of(dtype: DType, rows: Dim, columns: Dim | int, device: DeviceRef) -> T
 
 def call(name: str, operands, rows, columns, dtype, **parameters: str) -> TensorValue:
     """Adds an op with one result, floats [rows, columns] on the device of its first operand."""
-    code = float_code(dtype.name if isinstance(dtype, DType) else dtype, "dtype")
     device = operands[0].device
-    types = [type_of(DType[list(facts().dtypes)[code]], rows, columns, device)]
+    types = [type_of(float_dtype(dtype), rows, columns, device)]
     return ops.custom(name, device, operands, types, parameters)[0].tensor
+
+
+def float_dtype(dtype) -> DType:
+    """The type of floats that a caller names."""
+    code = float_code(dtype.name if isinstance(dtype, DType) else dtype, "dtype")
+    return DType[list(facts().dtypes)[code]]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 from max.dtype import DType
-from max.graph import DeviceRef, TensorValue, ops
+from max.graph import DeviceRef, StaticDim, TensorValue, ops
 
 from mx_kernels._core.arrays import Array, show
 from mx_kernels._core.checks import (
     check_layer_shapes,
     check_mode,
     check_routing_shapes,
-    gate_numbers,
 )
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
-from mx_kernels.max_graph.calls import bias_of, call, number
+from mx_kernels._core.gates import GateOptions, chosen_gate
+from mx_kernels.max_graph.calls import bias_of, call, float_dtype, number
 from mx_kernels.max_graph.checks import (
     CPU_REF,
     check_device,
@@ -82,8 +82,12 @@ def moe(
     bias_gate_up: TensorValue | Array | None = None,
     bias_down: TensorValue | Array | None = None,
     activation: str = "swiglu_oai",
+    interleaved: bool | None = None,
     limit: float | None = None,
     alpha: float | None = None,
+    beta: float | None = None,
+    linear_beta: float | None = None,
+    apply_router_weight_on_input: bool = False,
     rounding: str = DEFAULT_ROUNDING,
     out_dtype=None,
     activations: str = DEFAULT_FORMAT,
@@ -92,7 +96,8 @@ def moe(
 
     Args:
         x: tokens [T, H]; T may be symbolic.
-        w_gate_up: weights [E, 2I, H] in any format and layout; an MXTensor becomes a constant.
+        w_gate_up: weights [E, 2I, H] in any format and layout, [E, I, H] of an activation without
+            a gate; an MXTensor becomes a constant.
         w_down: weights [E, H, I], likewise.
         expert_ids: the experts of each token [T, k], int32 or int64. The id of no expert raises on
             the CPU when the graph runs, and makes NaN of its token on a GPU; a negative one adds
@@ -100,28 +105,39 @@ def moe(
         expert_weights: floats [T, k].
         bias_gate_up: floats [E, 2I]: a tensor of the graph, or a torch tensor or NumPy array.
         bias_down: floats [E, H], likewise.
-        activation: "swiglu_oai" or "silu".
-        limit: of "swiglu_oai", which alone has one; None is 7.
-        alpha: likewise; None is 1.702.
+        activation: what becomes of gates and ups.
+        interleaved: whether their rows take turns.
+        limit: of the activation, as are alpha, beta and linear_beta.
+        alpha: likewise.
+        beta: likewise.
+        linear_beta: likewise.
+        apply_router_weight_on_input: Whether a slot's weight multiplies its row of x, rounded to
+            x's dtype, instead of its result. The number of slots is known then.
         rounding: how x and the hidden numbers are quantized, as in `linear`.
         out_dtype: None is x's; else bfloat16, float16 or float32.
         activations: what both are multiplied as, as in `linear`.
 
     Raises:
         TypeError: if an argument is of another type or dtype.
-        ValueError: if shapes or devices do not fit together, a name is unknown, limit or alpha is
-            not positive, or x lies on a gfx950 GPU, which has no kernels for those formats or that
-            layout.
+        ValueError: if shapes or devices do not fit together, a name is unknown, a number is not
+            positive or not the activation's, or x lies on a gfx950 GPU, which has no kernels for
+            those formats or that layout.
     """
     width = _check_rows(x, "[T, H], a row for each token")
     check_mode(activations, rounding)
-    numbers = gate_numbers(activation, limit, alpha)
+    gate = GateOptions(activation, interleaved, limit, alpha, beta, linear_beta)
+    row, interleaved, *numbers = chosen_gate(gate)
     gate_up = _experts(w_gate_up, "w_gate_up", "[E, 2I, H]", x, width)
     down = _experts(w_down, "w_down", "[E, H, I]", x)
     for w in (gate_up, down):
         check_formats(x, "activations and weights", activations, w.format, of_experts=True)
-    check_layer_shapes(gate_up.shape, down.shape)
+    check_layer_shapes(gate_up.shape, down.shape, row)
     _check_routing(x, expert_ids, expert_weights)
+    dtype = x.dtype if out_dtype is None else out_dtype
+    tokens, slots = x.shape[0], 1
+    if apply_router_weight_on_input:
+        slots = _slots_of(expert_ids)
+        x, expert_ids, expert_weights = _weighted(x, expert_ids, expert_weights, slots)
     operands = [x, gate_up.codes, gate_up.scales, down.codes, down.scales]
     operands += [expert_ids, expert_weights]
     operands += [
@@ -129,11 +145,41 @@ def moe(
         bias_of(bias_down, down, "bias_down", "w_down"),
     ]
     operands += [ops.constant(np.float32(n), DType.float32, CPU_REF) for n in numbers]
-    names = {"activation": activation, "activations": activations, "rounding": rounding}
+    names = {"activation": activation, "interleaved": interleaved}
+    names |= {"activations": activations, "rounding": rounding}
     names |= {"gate_up_format": gate_up.format, "gate_up_layout": gate_up.layout}
     names |= {"down_format": down.format, "down_layout": down.layout}
-    dtype = x.dtype if out_dtype is None else out_dtype
-    return call("mx_moe", operands, x.shape[0], x.shape[1], dtype, **names)
+    if slots == 1:
+        return call("mx_moe", operands, x.shape[0], x.shape[1], dtype, **names)
+    rows = call("mx_moe", operands, x.shape[0], x.shape[1], DType.float32, **names)
+    of_slots = ops.reshape(rows, [tokens, slots, rows.shape[1]])
+    total = of_slots[:, 0]
+    for slot in range(1, slots):
+        total += of_slots[:, slot]
+    return ops.cast(total, float_dtype(dtype))
+
+
+def _slots_of(expert_ids: TensorValue) -> int:
+    """Returns the slots of a token; raises unless they are known and there is one."""
+    slots = expert_ids.shape[1]
+    if not isinstance(slots, StaticDim) or int(slots) < 1:
+        raise ValueError(
+            f"expert_ids: got {show(expert_ids.shape)} with apply_router_weight_on_input, expected "
+            "a known number of experts a token, 1 or more"
+        )
+    return int(slots)
+
+
+def _weighted(
+    x: TensorValue, ids: TensorValue, weights: TensorValue, slots: int
+) -> tuple[TensorValue, TensorValue, TensorValue]:
+    """Returns each slot as a token of its own, whose row was multiplied by its weight, and 1."""
+    (tokens, width), rows = x.shape, ids.shape[0] * slots
+    weights = ops.cast(ops.reshape(weights, [tokens, slots, 1]), DType.float32)
+    scaled = ops.cast(ops.reshape(x, [tokens, 1, width]), DType.float32) * weights
+    ones = ops.broadcast_to(ops.constant(np.float32(1), DType.float32, x.device), [rows, 1])
+    x = ops.reshape(ops.cast(scaled, x.dtype), [rows, width])
+    return x, ops.reshape(ids, [rows, 1]), ones
 
 
 def _check_rows(x: TensorValue, expected: str) -> int:

@@ -2,13 +2,15 @@
 
     grouped(types, (m, n, k, experts))    the launches of a grouped product
                                          (also of the sums of a layer: its types, out float32)
-    layer(types, (tokens, slots, width, inner, experts, bytes of an id, type of the weights, gate), plan)
+    layer(types, (tokens, slots, width, inner, experts, bytes of an id, type of the weights, gate, whether its
+                                         rows are neighbours, its numbers' bits), plan)
 
 Types are named <left>[.<right>]_<x>_<out>_<bias>, for a layer those of both products; without a
 name weights are MXFP4. A launch is {text, grid, threads, arguments}; an argument is an integer, the
 name of what an address stands for, or a place in the workspace, (offset,).
 """
 
+from std.memory import bitcast
 from std.os import abort
 from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
@@ -181,7 +183,12 @@ def py_layer(name: PythonObject, sizes: PythonObject, plan: PythonObject) raises
     var args = Arguments(sizes)
     var tokens, slots, width, inner = args.next(), args.next(), args.next(), args.next()
     var count, id_bytes, weights_dtype = args.next(), args.next(), args.next()
-    var gate = Gate(args.next(), 7.0, 1.702)
+    var gate = Gate(
+        code=args.next(),
+        interleaved=args.next() != 0,
+        limit=bitcast[DType.float32](UInt32(args.next())),
+        alpha=bitcast[DType.float32](UInt32(args.next())),
+    )
     comptime for i in range(len(LAYERS)):
         comptime types = LAYERS[i]
         comptime first, second = types.first(types.x), types.second()
@@ -190,7 +197,7 @@ def py_layer(name: PythonObject, sizes: PythonObject, plan: PythonObject) raises
             left.values = X
             var problem = ExpertsProblem(
                 left,
-                experts_of(first, 2 * inner, width, count, W_CODES, W_SCALES, BIAS),
+                experts_of(first, gate.sums(inner), width, count, W_CODES, W_SCALES, BIAS),
                 experts_of(second, width, inner, count, DOWN_CODES, DOWN_SCALES, DOWN_BIAS),
                 Routing(IDS, id_bytes, WEIGHTS, weights_dtype, tokens, slots),
                 gate,

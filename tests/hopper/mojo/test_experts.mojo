@@ -80,7 +80,7 @@ def check_each_tile_has_one_cta[gating: Gating](gate: Gate) raises:
 
 def test_every_tile_of_weights_goes_to_one_cta() raises:
     """Gates and their ups to the same, be they neighbours or halves, known before or not."""
-    var neighbours, halves = Gate(Gate.SWIGLU_OAI, 0, 0), Gate(Gate.SILU, 0, 0)
+    var neighbours, halves = Gate(Gate.SILU, True, 0, 0), Gate(Gate.SWIGLU_OAI, False, 0, 0)
     check_each_tile_has_one_cta[Gating.NONE](Gate.NONE)
     check_each_tile_has_one_cta[Gating.NEIGHBOURS](neighbours)
     check_each_tile_has_one_cta[Gating.HALVES](halves)

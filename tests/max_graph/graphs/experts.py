@@ -19,11 +19,14 @@ from cases import (
     DTYPES,
     FORMATS,
     FP8_FORMATS,
+    GATES,
     LAYOUTS,
+    OTHER_GATES,
     ROUNDINGS,
     mx_tensor,
     quantized_normal,
     random_operand,
+    sums_of,
     torch_of,
 )
 from mx_kernels import max_graph
@@ -67,9 +70,11 @@ def layer(
     route, i, dtype="bfloat16", layouts=("preshuffled_cpu",) * 2, formats=("mxfp4",) * 2, **rules
 ):
     """A layer with biases."""
-    gate_up = weights(2 * INNER, H, layouts[0], formats[0])
+    sums = sums_of(rules.get("activation", "swiglu_oai"), INNER)
+    gate_up = weights(sums, H, layouts[0], formats[0])
     down = weights(H, INNER, layouts[1], formats[1])
     biases = dict(zip(("bias_gate_up", "bias_down"), BIASES[dtype], strict=False))
+    biases["bias_gate_up"] = biases["bias_gate_up"][:, :sums]
     return route.ops.moe(i[dtype], gate_up, down, i["ids"], i["weights"], **biases, **rules)
 
 
@@ -92,6 +97,15 @@ CASES = {
     "moe-kept": lambda route, i: route.ops.moe(
         i["float16"], weights(2 * INNER, H), weights(H, INNER), i["short_ids"], i["half_weights"],
         limit=0.5, alpha=3.0, activations="bf16", out_dtype="float32",
+    ),
+    **{
+        f"moe-{gate}": lambda route, i, gate=gate: layer(
+            route, i, activations="mxint8", out_dtype="float32", **GATES[gate]
+        )
+        for gate in OTHER_GATES
+    },
+    "moe-weighted-input": lambda route, i: layer(
+        route, i, activation="silu", apply_router_weight_on_input=True, activations="mxfp8"
     ),
     "grouped": lambda route, i: grouped(route, i, bias=BIASES["bfloat16"][2]),
     "grouped-kept": lambda route, i: grouped(route, i, "float32", "plain", activations="bf16"),
@@ -146,6 +160,7 @@ def unchecked(i: dict) -> list:
     """Returns both ops past the helpers, which would not let wrong shapes through."""
     rules = {"rounding": "even", "activations": "mxfp4"}
     of_layer = {"gate_up_format": "mxfp4", "gate_up_layout": "plain", "activation": "silu"}
+    of_layer["interleaved"] = False
     of_layer |= {"down_format": "mxfp4", "down_layout": "plain"}
     of_product = {"format": "mxfp4", "layout": "plain"}
     result = [TensorType(DType.float32, ["y", "z"], CPU_REF)]

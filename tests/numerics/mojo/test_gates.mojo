@@ -7,7 +7,13 @@ from std.utils.numerics import inf, nan
 
 from mojo_kernels.cdna4.moe_shape import stores_codes
 from mojo_kernels.cdna4.epilogue.gate import QuickGate
-from mojo_kernels.numbers.gates import Gate, LARGEST_EXPONENT, exp_of_minus
+from mojo_kernels.numbers.gates import (
+    Gate,
+    LARGEST_EXPONENT,
+    MOST_ALPHA,
+    capped,
+    exp_of_minus,
+)
 
 comptime WIDTH = 16
 comptime F32 = SIMD[DType.float32, WIDTH]
@@ -66,29 +72,148 @@ def test_exp_of_zero_is_one_and_beyond_the_largest_zero() raises:
     assert_true(isnan(exp_of_minus(NAN)))
 
 
+def gates() -> List[Gate]:
+    """Returns one of each activation that has gates, all with limits."""
+    return [
+        Gate(Gate.SWIGLU_OAI, True, 7, 1.702),
+        Gate(Gate.SILU, False, 7, 1),
+        Gate(Gate.SILU, False, INFINITY, 1.702),
+        Gate(Gate.SWIGLU_STEP, False, 7, 1),
+        Gate(Gate.GELU_TANH, False, INFINITY, 1),
+        Gate(Gate.SITU, False, 25, 4),
+        Gate(Gate.SITU, False, INFINITY, 0.3),
+    ]
+
+
 def test_nan_on_either_side_stays_nan() raises:
-    for code in [Gate.SWIGLU_OAI, Gate.SILU]:
-        var gate = Gate(code, 7, 1.702)
+    for gate in gates():
         assert_true(isnan(gate.of(NAN, Float32(1))))
         assert_true(isnan(gate.of(Float32(1), NAN)))
         assert_true(isnan(gate.of(NAN, NAN)))
+    assert_true(isnan(Gate(Gate.RELU2, False, 0, 0).of_sums(NAN)))
 
 
 def test_infinities_are_what_ieee_arithmetic_says() raises:
-    var silu = Gate(Gate.SILU, 7, 1.702)
+    var silu = Gate(Gate.SILU, False, INFINITY, 1)
     assert_equal(silu.of(INFINITY, Float32(2)), INFINITY)
     assert_equal(silu.of(Float32(2), -INFINITY), -INFINITY)
     # -inf * sigmoid(-inf) is infinity times zero.
     assert_true(isnan(silu.of(-INFINITY, Float32(2))))
     assert_true(isnan(silu.of(INFINITY, Float32(0))))
-    var swiglu = Gate(Gate.SWIGLU_OAI, 7, 1.702)
-    assert_equal(swiglu.of(INFINITY, INFINITY), swiglu.of(Float32(7), Float32(7)))
-    assert_equal(swiglu.of(Float32(1), -INFINITY), swiglu.of(Float32(1), Float32(-7)))
-    assert_true(isnan(swiglu.of(-INFINITY, Float32(2))))
+    var gelu = Gate(Gate.GELU_TANH, False, INFINITY, 1)
+    assert_equal(gelu.of(INFINITY, Float32(2)), INFINITY)
+    assert_true(isnan(gelu.of(-INFINITY, Float32(2))))
+    # Squares of gates overflow, and what they count stays.
+    assert_equal(gelu.of(Float32(1e30), Float32(1)), 1e30)
+    assert_equal(gelu.of(Float32(-1e30), Float32(1)), 0)
+    for code in [Gate.SWIGLU_OAI, Gate.SILU]:
+        var limited = Gate(code, True, 7, 1.702)
+        assert_equal(limited.of(INFINITY, INFINITY), limited.of(Float32(7), Float32(7)))
+        assert_equal(limited.of(Float32(1), -INFINITY), limited.of(Float32(1), Float32(-7)))
+        assert_true(isnan(limited.of(-INFINITY, Float32(2))))
+    var step = Gate(Gate.SWIGLU_STEP, False, 7, 1)
+    assert_equal(step.of(INFINITY, INFINITY), 49)
+    assert_true(isnan(step.of(-INFINITY, Float32(2))))
+    var situ = Gate(Gate.SITU, False, 25, 4)
+    assert_equal(situ.of(INFINITY, INFINITY), 100)
+    assert_equal(situ.of(INFINITY, -INFINITY), -100)
+    assert_equal(situ.of(-INFINITY, Float32(2)), 0)
+
+
+def test_ups_without_gates_are_squares_of_what_is_positive() raises:
+    var relu2 = Gate(Gate.RELU2, False, 0, 0)
+    var ups: List[Float32] = [3, -3, 0, 1e-30, 1e30, INFINITY, -INFINITY]
+    var hidden: List[Float32] = [9, 0, 0, 0, INFINITY, INFINITY, 0]
+    for i in range(len(ups)):
+        assert_equal(relu2.of_sums(ups[i]), hidden[i])
+    # Of a zero of either sign a positive one.
+    assert_equal(bitcast[DType.uint32](relu2.of_sums(Float32(-0.0))), 0)
+    assert_equal(Gate.NONE.of_sums(Float32(-3)), -3)
+
+
+def silu_without_limits(gate: F32, up: F32) -> F32:
+    """Returns up * gate * sigmoid(gate), whose bits those of an infinite limit are."""
+    var e = exp_of_minus(abs(gate))
+    return up * (gate.lt(0).select(gate * e, gate) / (1 + e))
+
+
+struct Any32:
+    """Any floats: every second call below 16 in magnitude, as sums of models are."""
+
+    var state: UInt32
+    var calls: Int
+
+    def __init__(out self):
+        self.state, self.calls = 1, 0
+
+    def next(mut self) -> F32:
+        var bits = SIMD[DType.uint32, WIDTH]()
+        comptime for lane in range(WIDTH):
+            self.state = self.state * 1664525 + 1013904223
+            bits[lane] = self.state ^ self.state >> 15
+        self.calls += 1
+        if self.calls % 4 > 1:
+            bits = (bits & 0x83FFFFFF) | 0x3C000000
+        return bitcast[DType.float32, WIDTH](bits)
+
+
+def assert_same_bits(got: F32, expected: F32) raises:
+    """Compares bits; of a NaN only that it is one."""
+    for lane in range(WIDTH):
+        if isnan(expected[lane]):
+            assert_true(isnan(got[lane]))
+        else:
+            assert_equal(bitcast[DType.uint32](got[lane]), bitcast[DType.uint32](expected[lane]))
+
+
+def test_silu_with_an_infinite_limit_is_that_without_any() raises:
+    var any = Any32()
+    var gate = Gate(Gate.SILU, False, INFINITY, 1)
+    for _ in range(1 << 15):
+        var gates, ups = any.next(), any.next()
+        assert_same_bits(gate.of(gates, ups), silu_without_limits(gates, ups))
+
+
+def test_quotients_without_a_division_have_the_same_bits() raises:
+    comptime NOT_FINITE = UInt32(0x7F800000)
+    for gate in gates():
+        assert_true(gate.has_quotients())
+        var any = Any32()
+        for _ in range(1 << 14):
+            var gates, ups = any.next(), any.next()
+            var got = bitcast[DType.uint32, WIDTH](gate.of_finite(gates, ups))
+            var expected = bitcast[DType.uint32, WIDTH](gate.of(gates, ups))
+            comptime for lane in range(WIDTH):
+                if expected[lane] & NOT_FINITE == NOT_FINITE:
+                    assert_true(got[lane] & NOT_FINITE == NOT_FINITE)
+                else:
+                    assert_equal(got[lane], expected[lane])
+
+
+def test_a_smooth_limit_is_within_fifteen_roundings() raises:
+    """Of numbers from subnormal ones to those whose tangent is 1, and of caps of any size."""
+    comptime EVERY = 30011
+    for cap in [Float32(4), 25, 0.3, MOST_ALPHA, 1 / MOST_ALPHA]:
+        var largest = Float64(0)
+        for bits in range(0, 0x7F800000, EVERY):
+            var x = bitcast[DType.float32](UInt32(bits))
+            var y = min(2 * x.cast[DType.float64]() / cap.cast[DType.float64](), 100)
+            # tanh(y / 2) of the exponential, or of its series where that would cancel.
+            var exact = y / 2 * (1 - y * y / 12 * (1 - y * y / 10))
+            if y > 1.0 / 256:
+                exact = (1 - exponential(y)) / (1 + exponential(y))
+            exact *= cap.cast[DType.float64]()
+            var lost = cap.cast[DType.float64]() * 2.0**-149
+            var found = capped(x, cap).cast[DType.float64]()
+            largest = max(largest, (abs(found - exact) - lost) / max(exact, 1e-300))
+            assert_equal(capped(-x, cap), -capped(x, cap))
+        assert_true(
+            largest <= 15 * UNIT / 2, String("relative error ", largest / UNIT * 2, " units")
+        )
 
 
 def test_limits_hold() raises:
-    var gate = Gate(Gate.SWIGLU_OAI, 1.5, 1)
+    var gate = Gate(Gate.SWIGLU_OAI, True, 1.5, 1)
     assert_equal(gate.of(Float32(9), Float32(1)), gate.of(Float32(1.5), Float32(1)))
     assert_equal(gate.of(Float32(1), Float32(9)), gate.of(Float32(1), Float32(1.5)))
     assert_equal(gate.of(Float32(1), Float32(-9)), gate.of(Float32(1), Float32(-1.5)))
@@ -100,24 +225,17 @@ def test_limits_hold() raises:
 def test_quick_gates_have_the_same_bits_where_those_are_finite() raises:
     """Of any floats, alike or not; those of small exponents are gates that models have."""
     comptime NOT_FINITE = UInt32(0x7F800000)
-    var state = UInt32(1)
+    var any = Any32()
     for rules in [
         (Float32(7), Float32(1.702)),
         (Float32(1e30), Float32(1)),
         (Float32(0.5), Float32(1e19)),
     ]:
         var quick = QuickGate(rules[0], rules[1])
-        var gate = Gate(Gate.SWIGLU_OAI, rules[0], rules[1])
+        var gate = Gate(Gate.SWIGLU_OAI, True, rules[0], rules[1])
         assert_true(stores_codes(gate))
-        for round in range(1 << 16):
-            var sums = SIMD[DType.uint32, 2 * WIDTH]()
-            comptime for lane in range(2 * WIDTH):
-                state = state * 1664525 + 1013904223
-                sums[lane] = state ^ state >> 15
-            if round % 2 == 1:
-                # Below 16 in magnitude.
-                sums = (sums & 0x83FFFFFF) | 0x3C000000
-            var gates, ups = bitcast[DType.float32, 2 * WIDTH](sums).split()
+        for _ in range(1 << 16):
+            var gates, ups = any.next(), any.next()
             var got = bitcast[DType.uint32, WIDTH](quick.of(gates, ups))
             var expected = bitcast[DType.uint32, WIDTH](gate.of(gates, ups))
             comptime for lane in range(WIDTH):
@@ -128,8 +246,8 @@ def test_quick_gates_have_the_same_bits_where_those_are_finite() raises:
 
 
 def test_quick_gates_leave_others_alone() raises:
-    assert_true(not stores_codes(Gate(Gate.SWIGLU_OAI, 7, 1e20)))
-    assert_true(not stores_codes(Gate(Gate.SILU, 7, 1)))
+    assert_true(not stores_codes(Gate(Gate.SWIGLU_OAI, True, 7, 1e20)))
+    assert_true(not stores_codes(Gate(Gate.SILU, True, 7, 1)))
 
 
 comptime TESTS = __functions_in_module()

@@ -244,8 +244,11 @@ class Experts(ParallelStyle):
 def expert_cuts(module: MXExperts) -> dict[str, Cut]:
     """Returns how the parameters of experts are cut, each expert the same."""
     unit = facts().formats[module.down_proj.format].cut
-    pairs = Cut(1, 2 * unit) if module.activation == "swiglu_oai" else Cut(1, unit, folds=2)
-    return {"gate_up_proj": pairs, "gate_up_proj_bias": pairs, "down_proj": Cut(2, unit)}
+    pairs = Cut(1, 2 * unit) if module.interleaved else Cut(1, unit, folds=2)
+    if not facts().gates[module.activation].is_gated:
+        pairs = Cut(1, unit)
+    first, second = module.WEIGHTS
+    return {first: pairs, f"{first}_bias": pairs, second: Cut(2, unit)}
 
 
 def _as_columns(y: Tensor, width: int, mesh: DeviceMesh) -> DTensor:
