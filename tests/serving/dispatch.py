@@ -155,12 +155,37 @@ def layers_are_chosen_by_the_names_of_their_weights():
 # Experts
 
 
+GATES = {
+    "silu": ({}, {"activation": "silu"}),
+    "silu with a limit": ({"swiglu_limit": 1.5}, {"activation": "silu", "limit": 1.5}),
+    "swigluoai": ({}, {"activation": "swiglu_oai"}),
+    "swigluoai_uninterleave": (
+        {"swiglu_limit": 2.0, "swiglu_alpha": 1.5, "swiglu_beta": 1.0},
+        {"activation": "swiglu_oai", "limit": 2.0, "alpha": 1.5},
+    ),
+    "swiglustep": ({"swiglu_limit": 0.5}, {"activation": "swiglu_step", "limit": 0.5}),
+    "gelu_tanh": ({}, {"activation": "gelu_tanh"}),
+    "situ": (
+        {"activation_situ_beta": 1.5, "activation_situ_linear_beta": 2.0},
+        {"activation": "situ", "beta": 1.5, "linear_beta": 2.0},
+    ),
+    "situ of plain ups": (
+        {"activation_situ_beta": 4.0},
+        {"activation": "situ", "beta": 4.0, "linear_beta": float("inf")},
+    ),
+    "relu2_no_mul": ({}, {"activation": "relu2"}),
+}
+"""By vLLM's names: what its config says beside, and what that is here."""
+
+
 def experts_config(gate="silu", ranks=1, rank=0, **more):
     from vllm.model_executor.layers.fused_moe.activation import MoEActivation  # noqa: PLC0415
 
     said = {"swiglu_limit": None, "swiglu_alpha": None, "has_bias": False}
     sizes = {"tp_size": ranks, "tp_rank": rank, "intermediate_size": INNER}
-    return SimpleNamespace(activation=MoEActivation(gate), **(said | sizes | more))
+    more = GATES.get(gate, ({},))[0] | more
+    name = gate.partition(" ")[0]
+    return SimpleNamespace(activation=MoEActivation(name), **(said | sizes | more))
 
 
 def experts_layer(config, expert_map=None):
@@ -180,9 +205,10 @@ def computed(config, weights, x, routing, expert_map=None):
     inner = INNER // config.tp_size
     sizes = (layer.local_num_experts, WIDTH, inner)
     method.create_weights(layer, *sizes, torch.bfloat16, weight_loader=print)
+    first = "up_proj" if method.gate["activation"] == "relu2" else "gate_up_proj"
     parts = [
         (f"{part}_of_{name}", getattr(weight, part))
-        for name, weight in (("gate_up_proj", gate_up), ("down_proj", down))
+        for name, weight in ((first, gate_up), ("down_proj", down))
         for part in ("codes", "scales")
     ]
     assert set(layer.load_weights(parts)) == {name for name, _ in parts}
@@ -194,19 +220,19 @@ def computed(config, weights, x, routing, expert_map=None):
 
 def experts_case(format, gate="silu"):
     torch.manual_seed(1)
-    shapes = (EXPERTS, 2 * INNER, WIDTH), (EXPERTS, WIDTH, INNER)
+    sums = INNER if gate == "relu2_no_mul" else 2 * INNER
+    shapes = (EXPERTS, sums, WIDTH), (EXPERTS, WIDTH, INNER)
     weights = [mx.quantize(torch.randn(s) / s[-1] ** 0.5, format=format) for s in shapes]
     ids = torch.stack([torch.randperm(EXPERTS)[:2] for _ in range(7)])
     x, shares = torch.randn(7, WIDTH), torch.rand(7, 2)
-    kind = "swiglu_oai" if gate == "swigluoai" else "silu"
-    whole = mx.moe(x, *weights, ids, shares, activation=kind, activations=None)
+    whole = mx.moe(x, *weights, ids, shares, activations=None, **GATES[gate][1])
     return weights, x, (ids, shares), whole
 
 
 @claim
 def experts_of_every_format_and_gate_are_those_of_moe():
-    for gate in ("silu", "swigluoai"):
-        for format in FORMATS:
+    for gate in GATES:
+        for format in FORMATS if gate in {"silu", "swigluoai"} else FORMATS[:1]:
             weights, x, routing, whole = experts_case(format, gate)
             got = computed(experts_config(gate), weights, x, routing)
             assert torch.equal(got, whole), (gate, format)
@@ -214,7 +240,7 @@ def experts_of_every_format_and_gate_are_those_of_moe():
 
 @claim
 def parts_of_experts_on_two_ranks_add_up():
-    for gate in ("silu", "swigluoai"):
+    for gate in ("silu", "swigluoai", "relu2_no_mul"):
         for format in ("mxfp4", "mxint8", "fp8_block_2d"):
             weights, x, routing, whole = experts_case(format, gate)
             parts = [
@@ -240,20 +266,36 @@ def experts_that_cannot_be_computed_are_refused():
 
     said = raised(NotImplementedError, OwnExperts, experts_config("gelu"), "mxfp4")
     assert "expected" in said and "SILU" in said, said
-    limited = experts_config("silu", swiglu_limit=7.0)
-    raised(NotImplementedError, OwnExperts, limited, "mxfp4")
+    for other in ({"swiglu_alpha": 1.702}, {"swiglu_beta": 1.0}, {"activation_situ_beta": 4.0}):
+        said = raised(NotImplementedError, OwnExperts, experts_config("silu", **other), "mxfp4")
+        assert "with its own numbers" in said, said
     method, sizes = OwnExperts(experts_config("silu", 2), "fp8_block_2d"), (EXPERTS, WIDTH, 96)
     layer = experts_layer(method.moe)
     said = raised(ValueError, method.create_weights, layer, *sizes, torch.bfloat16)
     assert "multiple of 128" in said and "enable_expert_parallel" in said, said
-    layer.apply_router_weight_on_input = True
-    raised(NotImplementedError, method.create_weights, layer, *sizes, torch.bfloat16)
 
     method, layer = OwnExperts(experts_config(), "mxfp4"), experts_layer(experts_config())
     method.create_weights(layer, EXPERTS, WIDTH, INNER, torch.bfloat16)
     param = layer.codes_of_down_proj
     said = raised(ValueError, param.weight_loader, param, torch.zeros(2, 3, 4, dtype=torch.uint8))
     assert "got [2, 3, 4]" in said, said
+
+
+@claim
+def weights_of_the_router_may_count_on_the_input():
+    from mx_kernels.integrations.vllm.experts import OwnExperts  # noqa: PLC0415
+
+    weights, x, (ids, shares), _ = experts_case("mxfp4")
+    config = experts_config()
+    method, layer = OwnExperts(config, "mxfp4"), experts_layer(config)
+    layer.apply_router_weight_on_input = True
+    layer.w13_weight, layer.w2_weight = weights
+    method.activations = "bf16"
+    got = method.apply(layer, x, shares[:, :1], ids[:, :1], None, None)
+    ones = torch.ones(len(x), 1)
+    rules = {"activation": "silu", "activations": "bf16"}
+    expected = mx.moe(x * shares[:, :1], *weights, ids[:, :1], ones, **rules)
+    assert torch.equal(got, expected)
 
 
 @claim

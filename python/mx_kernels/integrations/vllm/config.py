@@ -31,11 +31,11 @@ from mx_kernels._core.storage import storage_of
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.files import open_path
 from mx_kernels.checkpoints.forms import plan
-from mx_kernels.integrations.vllm.experts import WEIGHTS, OwnExperts
+from mx_kernels.integrations.vllm.experts import FIRST_WEIGHTS, SECOND_WEIGHT, OwnExperts
 from mx_kernels.integrations.vllm.linear import activations_of, multiply, packed
 
 WEIGHT = "weight"
-EXPERTS = re.compile(rf"\.experts\.({'|'.join(WEIGHTS)})\.(codes|scales)$")
+EXPERTS = re.compile(rf"\.experts\.({'|'.join((*FIRST_WEIGHTS, SECOND_WEIGHT))})\.(codes|scales)$")
 """How our files end the names of experts' parts."""
 
 
@@ -125,11 +125,11 @@ class MXVllmConfig(QuantizationConfig):
         found = {name: f for name, f in self.formats.items() if name.startswith(f"{prefix}.")}
         if not found:
             return None
-        if len(found) != len(WEIGHTS) or len(set(found.values())) > 1:
+        if len(found) != 2 or len(set(found.values())) > 1:
             said = ", ".join(f"{name} as {format}" for name, format in found.items())
             raise ValueError(
-                f"{prefix}: got {said}, expected {' and '.join(WEIGHTS)} of all experts in one "
-                "format"
+                f"{prefix}: got {said}, expected {' or '.join(FIRST_WEIGHTS)} and {SECOND_WEIGHT} "
+                "of all experts in one format"
             )
         return OwnExperts(layer.moe_config, next(iter(found.values())), self._said(prefix))
 

@@ -13,6 +13,7 @@ On several ranks each has some of the experts or a part of each, and vLLM adds u
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import partial
 
@@ -32,9 +33,51 @@ from mx_kernels.integrations.vllm.linear import activations_of, packed
 
 GPT_OSS = "gpt_oss_mxfp4"
 """What vLLM calls the method of gpt-oss' checkpoints."""
-GATES = {MoEActivation.SWIGLUOAI: "swiglu_oai", MoEActivation.SILU: "silu"}
-"""What vLLM's gated activations are called here."""
-WEIGHTS = ("gate_up_proj", "down_proj")
+_OAI = "swiglu_oai", {"limit": "swiglu_limit", "alpha": "swiglu_alpha"}
+_SITU = {"beta": "activation_situ_beta", "linear_beta": "activation_situ_linear_beta"}
+GATES = {
+    MoEActivation.SWIGLUOAI: _OAI,
+    MoEActivation.SWIGLUOAI_UNINTERLEAVE: _OAI,
+    MoEActivation.SILU: ("silu", {"limit": "swiglu_limit"}),
+    MoEActivation.SWIGLUSTEP: ("swiglu_step", {"limit": "swiglu_limit"}),
+    MoEActivation.GELU_TANH: ("gelu_tanh", {}),
+    MoEActivation.SITU: ("situ", _SITU),
+    MoEActivation.RELU2_NO_MUL: ("relu2", {}),
+}
+"""What vLLM's activations are called here, and where its config has their numbers."""
+NUMBERS = ("swiglu_limit", "swiglu_alpha", *_SITU.values())
+
+
+FIRST_WEIGHTS, SECOND_WEIGHT = ("gate_up_proj", "up_proj"), "down_proj"
+"""What our files call weights: the first ones of gates and ups, or of ups alone."""
+
+
+def gate_of(config) -> dict:
+    """Returns an activation as `moe` takes it; raises for one that it does not have.
+
+    Rows lie as our files have them, whatever the order of a checkpoint that they were made of.
+    """
+    given = {name: getattr(config, name, None) for name in NUMBERS}
+    added = getattr(config, "swiglu_beta", None)
+    name, numbers = GATES.get(config.activation, (None, {}))
+    unused = [other for other, value in given.items() if value is not None]
+    unused = sorted(set(unused) - set(numbers.values()))
+    if name is None or unused or added not in {None, 1.0 if name == "swiglu_oai" else 0.0}:
+        known = ", ".join(str(known) for known in GATES)
+        raise NotImplementedError(
+            f"activation: got {config.activation} with {given} and swiglu_beta {added}, expected "
+            f"one of {known}, with its own numbers"
+        )
+    gate = {"activation": name} | {ours: given[theirs] for ours, theirs in numbers.items()}
+    if name == "situ" and gate["linear_beta"] is None:
+        gate["linear_beta"] = math.inf
+    return gate
+
+
+def weight_names(config) -> tuple[str, str]:
+    """Returns what our files call the weights of such experts."""
+    is_gated = facts().gates[gate_of(config)["activation"]].is_gated
+    return FIRST_WEIGHTS[0 if is_gated else 1], SECOND_WEIGHT
 
 
 class MXExpertsMethod(FusedMoEMethodBase):
@@ -50,14 +93,7 @@ class MXExpertsMethod(FusedMoEMethodBase):
         # Not that of a subclass of vLLM's: it looks for a backend.
         FusedMoEMethodBase.__init__(self, config)
         self.format, self.said = format, said
-        is_oai = config.activation is MoEActivation.SWIGLUOAI
-        limits = (config.swiglu_limit, config.swiglu_alpha)
-        if config.activation not in GATES or (limits != (None, None) and not is_oai):
-            known = " or ".join(str(known) for known in GATES)
-            raise NotImplementedError(
-                f"activation: got {config.activation} with limit and alpha {limits}, expected "
-                f"{known}, the latter without them"
-            )
+        self.gate = gate_of(config)
 
     @property
     def skip_forward_padding(self) -> bool:
@@ -96,10 +132,9 @@ class MXExpertsMethod(FusedMoEMethodBase):
             topk_weights,
             bias_gate_up=getattr(layer, "w13_bias", None),
             bias_down=getattr(layer, "w2_bias", None),
-            activation=GATES[self.moe.activation],
-            limit=self.moe.swiglu_limit,
-            alpha=self.moe.swiglu_alpha,
+            apply_router_weight_on_input=layer.apply_router_weight_on_input,
             activations=self.activations,
+            **self.gate,
         )
 
     def _join(self, layer: nn.Module, parts: dict[str, tuple[str, str]]) -> None:
@@ -145,11 +180,6 @@ class OwnExperts(MXExpertsMethod):
     ) -> None:
         """Makes room for codes and scales, under the names that the config gives them."""
         inner, fmt = intermediate_size_per_partition, format_named(self.format)
-        if layer.apply_router_weight_on_input:
-            raise NotImplementedError(
-                "apply_router_weight_on_input: got True, expected False: weights of the router "
-                "count what experts return"
-            )
         if self.moe.tp_size > 1 and inner % fmt.cut:
             raise ValueError(
                 f"experts: got {inner} of {self.moe.intermediate_size} hidden numbers on this "
@@ -157,8 +187,9 @@ class OwnExperts(MXExpertsMethod):
                 "enable_expert_parallel"
             )
         layer.params_dtype = params_dtype
-        shapes = (num_experts, 2 * inner, hidden_size), (num_experts, hidden_size, inner)
-        for name, shape in zip(WEIGHTS, shapes, strict=True):
+        rows, names = facts().gates[self.gate["activation"]].sums(inner), weight_names(self.moe)
+        shapes = (num_experts, rows, hidden_size), (num_experts, hidden_size, inner)
+        for name, shape in zip(names, shapes, strict=True):
             codes, scales = storage_of(shape, fmt, facts().plain)
             own = partial(_own_part, layer, is_down=shape is shapes[1])
             for part, size, dtype in (
@@ -169,7 +200,7 @@ class OwnExperts(MXExpertsMethod):
                 set_weight_attrs(p, {"weight_loader": partial(_load, own=own)})
                 layer.register_parameter(f"{part}_of_{name}", p)
         if self.moe.has_bias:
-            for name, size in (("w13_bias", 2 * inner), ("w2_bias", hidden_size)):
+            for name, size in (("w13_bias", rows), ("w2_bias", hidden_size)):
                 bias = torch.zeros(num_experts, size, dtype=params_dtype)
                 layer.register_parameter(name, nn.Parameter(bias, requires_grad=False))
                 set_weight_attrs(getattr(layer, name), extra_weight_attrs)
@@ -178,7 +209,7 @@ class OwnExperts(MXExpertsMethod):
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
         """Joins codes and scales."""
-        names = zip(("w13_weight", "w2_weight"), WEIGHTS, strict=True)
+        names = zip(("w13_weight", "w2_weight"), weight_names(self.moe), strict=True)
         self._join(layer, {ours: (f"codes_of_{name}", f"scales_of_{name}") for ours, name in names})
 
 
@@ -192,7 +223,8 @@ def _own_part(layer: RoutedExperts, whole: Tensor, *, is_down: bool) -> Tensor:
     if whole.shape[axis] == 1:
         # The scale of a whole row.
         return whole
-    halves = not is_down and config.activation is MoEActivation.SILU
+    row = facts().gates[gate_of(config)["activation"]]
+    halves = not is_down and row.is_gated and not row.is_interleaved
     folds = whole.chunk(2, axis) if halves else (whole,)
     return torch.cat([fold.chunk(config.tp_size, axis)[config.tp_rank] for fold in folds], axis)
 
