@@ -19,6 +19,7 @@ machine gives the same bits. NaN stays NaN.
 """
 
 from std.memory import bitcast
+from std.sys import is_nvidia_gpu
 from std.utils.numerics import inf
 
 from .floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
@@ -160,27 +161,68 @@ struct Gate(TrivialRegisterPassable):
     ](self, gate: SIMD[DType.float32, width], up: SIMD[DType.float32, width]) -> SIMD[
         DType.float32, width
     ]:
+        comptime if is_nvidia_gpu():
+            # What few models want takes no registers of the others: a number at a time, called.
+            if self.code > Self.SILU:
+                var hidden = SIMD[DType.float32, width]()
+                comptime for i in range(Int(width)):
+                    hidden[i] = _of_one[divides](
+                        Int32(self.code), self.limit, self.alpha, gate[i], up[i]
+                    )
+                return hidden
+            return self._of_usual[divides](gate, up)
+        else:
+            return self._of_any[divides](gate, up)
+
+    @always_inline
+    def _of_any[
+        width: SIMDLength, //, divides: Bool
+    ](self, gate: SIMD[DType.float32, width], up: SIMD[DType.float32, width]) -> SIMD[
+        DType.float32, width
+    ]:
         comptime F32 = SIMD[DType.float32, width]
+        if self.code <= Self.SILU:
+            return self._of_usual[divides](gate, up)
         if self.code == Self.SITU:
             var sigmoids = _sigmoid_times[divides](capped(gate, self.alpha), gate)
             return capped(up, self.limit) * sigmoids
         var limit = F32(self.limit)
-        # A NaN is not above a limit, and stays.
-        var low = gate
-        if self.code != Self.SWIGLU_STEP:
-            low = gate.gt(limit).select(limit, gate)
-        var clamped = up.gt(limit).select(limit, up.lt(-limit).select(-limit, up))
-        var z = low * self.alpha
-        if self.code == Self.GELU_TANH:
-            var square = low * low
-            square = square.gt(_LARGEST_SQUARE).select(F32(_LARGEST_SQUARE), square)
-            z = low * square.fma(F32(GELU_ALPHA * GELU_CUBIC), F32(GELU_ALPHA))
-        var product = _sigmoid_times[divides](low, z)
         if self.code == Self.SWIGLU_STEP:
-            product = product.gt(limit).select(limit, product)
+            var product = _sigmoid_times[divides](gate, gate)
+            return _clamped(up, limit) * product.gt(limit).select(limit, product)
+        var low = gate.gt(limit).select(limit, gate)
+        var square = low * low
+        square = square.gt(_LARGEST_SQUARE).select(F32(_LARGEST_SQUARE), square)
+        var z = low * square.fma(F32(GELU_ALPHA * GELU_CUBIC), F32(GELU_ALPHA))
+        return _clamped(up, limit) * _sigmoid_times[divides](low, z)
+
+    @always_inline
+    def _of_usual[
+        width: SIMDLength, //, divides: Bool
+    ](self, gate: SIMD[DType.float32, width], up: SIMD[DType.float32, width]) -> SIMD[
+        DType.float32, width
+    ]:
+        """Returns those of swiglu_oai and silu."""
+        var limit = SIMD[DType.float32, width](self.limit)
+        # A NaN is not above a limit, and stays.
+        var low = gate.gt(limit).select(limit, gate)
         # -0 changes no number.
         var one = Float32(1) if self.code == Self.SWIGLU_OAI else Float32(-0.0)
-        return (clamped + one) * product
+        return (_clamped(up, limit) + one) * _sigmoid_times[divides](low, low * self.alpha)
+
+
+@no_inline
+def _of_one[
+    divides: Bool
+](code: Int32, limit: Float32, alpha: Float32, gate: Float32, up: Float32) -> Float32:
+    return Gate(Int(code), False, limit, alpha)._of_any[divides](gate, up)
+
+
+@always_inline
+def _clamped[
+    width: SIMDLength, //
+](up: SIMD[DType.float32, width], limit: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
+    return up.gt(limit).select(limit, up.lt(-limit).select(-limit, up))
 
 
 @always_inline

@@ -177,19 +177,19 @@ def moe(
         ValueError: if shapes or devices do not fit together, a name is unknown, a number is not
             positive or not the activation's, or, on the CPU, an id is that of no expert.
     """
-    weights = w_gate_up, w_down
-    gate = GateOptions(activation, interleaved, limit, alpha, beta, linear_beta)
+    weights, choices = (w_gate_up, w_down), (interleaved, limit, alpha, beta, linear_beta)
     if apply_router_weight_on_input:
-        biases, rules = (bias_gate_up, bias_down), (rounding, out_dtype, activations)
-        return _moe_of_weighted(x, *weights, expert_ids, expert_weights, biases, gate, *rules)
-    given = "moe", *gate, *map(type, gate), rounding, out_dtype, activations
+        arrays, rules = (x, expert_ids, expert_weights), (rounding, out_dtype, activations)
+        arrays += bias_gate_up, bias_down
+        return _moe_of_weighted(arrays, weights, GateOptions(activation, *choices), rules)
+    given = "moe", activation, choices, *map(type, choices), rounding, out_dtype, activations
     are_tensors = type(x) is Tensor and type(w_gate_up) is type(w_down) is MXTensor
     if are_tensors and not is_compiling():
         others = expert_ids, expert_weights, bias_gate_up, bias_down
         out = products.repeat(given, x, w_gate_up, w_down, others)
         if out is not None:
             return out
-    is_numpy = isinstance(x, np.ndarray)
+    is_numpy, gate = isinstance(x, np.ndarray), GateOptions(activation, *choices)
     arrays = x, expert_ids, expert_weights, bias_gate_up, bias_down
     x, expert_ids, expert_weights, *biases = map(_tensor_of, arrays)
     if not is_compiling():
@@ -208,14 +208,20 @@ def moe(
 
 
 def _moe_of_weighted(
-    x, w_gate_up, w_down, expert_ids, expert_weights, biases, gate, rounding, out_dtype, activations
+    arrays: tuple, weights: tuple[MXTensor, MXTensor], gate: GateOptions, rules: tuple
 ) -> Array:
-    """Computes `moe` of rows that were multiplied by the weights of their slots: a token each."""
-    is_numpy = isinstance(x, np.ndarray)
-    arrays = x, expert_ids, expert_weights, *biases
+    """Computes `moe` of rows that were multiplied by the weights of their slots: a token each.
+
+    Args:
+        arrays: x, ids and weights of experts, and both biases.
+        weights: those of `moe`.
+        gate: its activation.
+        rules: its rounding, out_dtype and activations.
+    """
+    is_numpy, (rounding, out_dtype, activations) = isinstance(arrays[0], np.ndarray), rules
     x, expert_ids, expert_weights, *biases = map(_tensor_of, arrays)
-    weights, routing = (w_gate_up, w_down), (expert_ids, expert_weights)
     if not is_compiling():
+        routing = expert_ids, expert_weights
         check_moe(x, *weights, *routing, biases, gate, rounding, activations)
     tokens, slots = expert_ids.shape
     rows = (x[:, None].float() * expert_weights[..., None].float()).to(x.dtype)
