@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import mx_kernels as mx
-from cases import LAYOUTS
+from cases import LAYOUTS, sums_of
 
 WIDTH, INNER, TOKENS, EXPERTS, CHOSEN = 96, 224, 13, 8, 3
 LAYOUTS_HERE = ("plain", "preshuffled_cpu")
@@ -44,10 +44,11 @@ def experts(
     **format,
 ):
     torch.manual_seed(2)
+    sums = sums_of(activation, inner)
     return mx.MXExperts(
-        weights(EXPERTS, 2 * inner, WIDTH, layout=layout, **format),
+        weights(EXPERTS, sums, WIDTH, layout=layout, **format),
         weights(EXPERTS, WIDTH, inner, layout=layout, **format),
-        gate_up_proj_bias=torch.randn(EXPERTS, 2 * inner, dtype=dtype),
+        gate_up_proj_bias=torch.randn(EXPERTS, sums, dtype=dtype),
         down_proj_bias=torch.randn(EXPERTS, WIDTH, dtype=dtype),
         activation=activation,
         activations=activations,

@@ -116,11 +116,12 @@ def sequences(folder):
 def layers(folder):
     found = {}
     for layout in LAYOUTS_HERE:
-        for activation in ("swiglu_oai", "silu"):
+        for activation in ("swiglu_oai", "silu", "relu2"):
             m = experts(activation, layout)
             parallelize_module(m, mesh(), mxd.Experts())
             found[f"{layout}/{activation}"] = m(tokens(), *routed())
-            found[f"{layout}/{activation}/shape"] = torch.tensor(m.gate_up_proj.shape)
+            shape = getattr(m, m.WEIGHTS[0]).shape
+            found[f"{layout}/{activation}/shape"] = torch.tensor(shape)
     return found
 
 

@@ -14,7 +14,7 @@ from torch import nn
 import cases
 import mx_kernels as mx
 import oracle
-from cases import values_of
+from cases import sums_of, values_of
 from mx_kernels._core.facts import facts
 from mx_kernels.integrations.distributed import (
     Colwise,
@@ -137,14 +137,15 @@ def test_tokens_over_ranks_stay_where_they_are(found):
     torch.testing.assert_close(got, mlp()(tokens(12)), rtol=1e-5, atol=1e-5)
 
 
-@of_layouts(["swiglu_oai", "silu"])
+@of_layouts(["swiglu_oai", "silu", "relu2"])
 def test_parts_of_experts_add_up(found, name):
     layout, _, activation = name.partition("/")
     expected = experts(activation, layout)(tokens(), *routed())
     for one in found:
         torch.testing.assert_close(one[f"layers/{name}"], expected, rtol=1e-4, atol=1e-4)
     shapes = [tuple(one[f"layers/{name}/shape"]) for one in found]
-    assert shapes == [(EXPERTS, 2 * n, WIDTH) for n in sizes(INNER, len(found), BLOCK)]
+    rows = [sums_of(activation, n) for n in sizes(INNER, len(found), BLOCK)]
+    assert shapes == [(EXPERTS, n, WIDTH) for n in rows]
 
 
 def test_gradients_are_those_of_the_whole(found):
@@ -343,6 +344,13 @@ def test_tokens_travel_only_in_formats_whose_blocks_lie_in_a_row(wire):
 def test_layers_that_cannot_be_cut_are_refused(style, module, error):
     with pytest.raises(TypeError, match=error):
         style._apply(module, None)
+
+
+def test_rows_that_weights_multiply_first_do_not_travel_in_codes():
+    module = experts()
+    module.apply_router_weight_on_input = True
+    with pytest.raises(ValueError, match="apply_router_weight_on_input and wire 'mxfp4'"):
+        ExpertParallel()._apply(module, None)
 
 
 @pytest.mark.deep

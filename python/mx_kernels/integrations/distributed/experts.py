@@ -61,9 +61,15 @@ class ExpertParallel(ParallelStyle):
             raise TypeError(
                 f"ExpertParallel: got {type(module).__name__}, expected an MXExperts, once"
             )
+        wire = Wire(self.wire or module.activations, module.rounding)
+        if module.apply_router_weight_on_input and wire.name != KEPT_FLOATS:
+            raise ValueError(
+                f"ExpertParallel: got experts with apply_router_weight_on_input and wire "
+                f"{wire.name!r}, expected {KEPT_FLOATS!r}: rows are multiplied before they are "
+                "rounded"
+            )
         ranks = check_mesh(device_mesh).size()
         at = bounds(module.num_experts, ranks, 1)
-        wire = Wire(self.wire or module.activations, module.rounding)
         cuts = {name: Cut(0, 1) for name, _ in module.named_parameters()}
 
         def forward(module: Sharded, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
