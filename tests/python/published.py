@@ -91,6 +91,15 @@ def channels(name, weight):
     return {name: codes.view(E4M3), f"{name}_scale": scales}, values
 
 
+def nvfp4(name, weight):
+    q = mx.quantize(weight, format="nvfp4", tensor_scale=mx.ops.tensor_scale_of(weight))
+    whole = q.tensor_scale.flatten()[0]
+    values = oracle.dequantize(q.codes.numpy(), q.scales.numpy(), "nvfp4")
+    scales = q.block_scales.view(E4M3)
+    parts = {name: q.codes, f"{name}_scale": scales, f"{name}_scale_2": whole.clone()}
+    return parts, torch.from_numpy(oracle.round_to(values, "float32")).to(weight.dtype)
+
+
 def apart(style: Callable, *, are_turns: bool = False) -> Callable:
     """Returns a style that gives each expert of a weight [E, K, N] its tensors, in halves.
 

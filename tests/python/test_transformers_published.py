@@ -94,6 +94,10 @@ CASES = {
         family(tf.Qwen3MoeConfig, tf.Qwen3MoeForCausalLM, num_experts=4, **MOE),
         published.modelopt, MODELOPT,
     ),
+    "Qwen3-MoE NVFP4": (
+        family(tf.Qwen3MoeConfig, tf.Qwen3MoeForCausalLM, num_experts=4, **MOE),
+        published.nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+    ),
     "MiniMax-M3 MXFP8": (
         family(tf.MiniMaxM3VLTextConfig, tf.MiniMaxM3VLForCausalLM, num_local_experts=4,
                num_experts_per_tok=4, dense_intermediate_size=96, shared_intermediate_size=64,
