@@ -298,24 +298,14 @@ def _blocks(rng, block, scale_dtype, format, repeats):
     } | others  # fmt: skip
 
 
-def blocks_of_64_rows(rng):
-    return _blocks(rng, (64, 128), np.float32, "fp8_block", (64, 1))
-
-
-def blocks_of_256(rng):
-    return _blocks(rng, (256, 256), np.float32, "fp8_block_2d", (2, 2))
-
-
-def e8m0_of_64_rows(rng):
-    return _blocks(rng, (64, 128), ml_dtypes.float8_e8m0fnu, "fp8_block", (64, 1))
-
-
-def e8m0_of_64(rng):
-    return _blocks(rng, (1, 64), np.uint8, "mxfp8", (1, 2))
-
-
-def e8m0_of_128_rows_of_32(rng):
-    return _blocks(rng, (128, 32), np.uint8, "mxfp8", (128, 1))
+E8 = ml_dtypes.float8_e8m0fnu
+BLOCKS = {
+    "blocks_of_64_rows": ((64, 128), np.float32, "fp8_block", (64, 1)),
+    "blocks_of_256": ((256, 256), np.float32, "fp8_block_2d", (2, 2)),
+    "e8m0_of_64_rows": ((64, 128), E8, "fp8_block", (64, 1)),
+    "e8m0_of_64": ((1, 64), np.uint8, "mxfp8", (1, 2)),
+    "e8m0_of_128_rows_of_32": ((128, 32), np.uint8, "mxfp8", (128, 1)),
+}
 
 
 def _modelopt(algorithm, **others):
@@ -385,6 +375,76 @@ def mlx(rng):
               f"{UP}.weight": c8.view(np.uint32), f"{UP}.scales": s8}  # fmt: skip
     meaning = {f"{name}.weight": ("mxfp4", c, s), f"{UP}.weight": ("mxfp8", c8, s8)}
     return {"quantization": said, "quantization_config": said}, arrays | others, meaning | others
+
+
+def compressed_mxfp6(rng):
+    c, s = codes(rng, 18, 72), scales(rng, 18, 3)
+    others = plain(rng)
+    arrays = {f"{UP}.weight_packed": c, f"{UP}.weight_scale": s} | others
+    return _compressed("mxfp6-pack-quantized"), arrays, {f"{UP}.weight": ("mxfp6", c, s)} | others
+
+
+def quark_e3m2(rng):
+    """Six bits as bytes, whose format only the config tells."""
+    c, s = codes(rng, 18, 72), scales(rng, 18, 3)
+    others = plain(rng)
+    arrays = {f"{UP}.weight": c, f"{UP}.weight_scale": s} | others
+    return (
+        _quark(MX4 | {"dtype": "fp6_e3m2"}),
+        arrays,
+        {f"{UP}.weight": ("mxfp6_e3m2", c, s)} | others,
+    )
+
+
+def _nvfp4(rng, *shape):
+    """Codes, E4M3 scales, and tensor scales for each leading index."""
+    *lead, rows, k = shape
+    s = finite_fp8(rng, *lead, rows, k // 16, largest=0x7E) & 0x7F
+    return codes(rng, *lead, rows, k // 2), s, float_scales(rng, *lead)
+
+
+def _of_rows(s, whole):
+    """Scales as a tensor holds them: behind those of a row its tensor scale."""
+    whole = np.broadcast_to(np.float32(whole)[..., None, None], (*s.shape[:-1], 1))
+    return np.concatenate([s, whole.copy().view(np.uint8)], -1)
+
+
+def compressed_nvfp4(rng):
+    """What values are divided by is stored: a power of two, so that its reciprocal is exact."""
+    c, s, _ = _nvfp4(rng, 18, 96)
+    others = plain(rng) | {f"{UP}.input_global_scale": np.ones(1, np.float32)}
+    arrays = {
+        f"{UP}.weight_packed": c, f"{UP}.weight_scale": s.view(ml_dtypes.float8_e4m3fn),
+        f"{UP}.weight_global_scale": np.full(1, 512, np.float32),
+    }  # fmt: skip
+    group = {"strategy": "tensor_group", "group_size": 16, "num_bits": 4, "type": "float"}
+    config = _compressed("nvfp4-pack-quantized")
+    config["quantization_config"]["config_groups"]["group_0"]["weights"] = group
+    meaning = {f"{UP}.weight": ("nvfp4", c, _of_rows(s, 2**-9))}
+    return config, arrays | others, meaning | others
+
+
+def modelopt_nvfp4(rng):
+    """A tensor scale for each matrix, also of experts in one tensor and of those apart."""
+    arrays, meaning = {}, {}
+    one, three = (_nvfp4(rng, *shape) for shape in ((18, 96), (3, 18, 64)))
+    apart = _nvfp4(rng, 2, 2, 18, 96)
+    other = "model.layers.1.mlp.experts"
+    found = {f"{UP}.weight": one, f"{EXPERTS}.down_proj": three}
+    meaning = {name: ("nvfp4", c, _of_rows(s, g)) for name, (c, s, g) in found.items()}
+    for e in range(2):
+        for i, name in enumerate(("gate_proj", "up_proj")):
+            found[f"{other}.{e}.{name}.weight"] = [part[e, i] for part in apart]
+    for name, (c, s, whole) in found.items():
+        arrays |= {
+            name: c, f"{name}_scale": s.view(ml_dtypes.float8_e4m3fn),
+            f"{name}_scale_2": np.asarray(whole, np.float32),
+        }  # fmt: skip
+    c, s, whole = apart
+    joined = _of_rows(s, whole).reshape(2, 36, 10)
+    meaning[f"{other}.gate_up_proj"] = ("nvfp4", c.reshape(2, 36, 48), joined)
+    others = plain(rng) | {f"{UP}.input_scale": np.ones((), np.float32)}
+    return _modelopt("NVFP4", group_size=16), arrays | others, meaning | others
 
 
 def odd_k(rng):
@@ -486,11 +546,14 @@ FORMS = {
         gpt_oss, quark_mxfp4, quark_experts, quark_mxfp8, quark_blocks, compressed_mxfp4,
         compressed_mxfp8, mxfp8, deepseek, fp8_of_a_tensor, fp8_of_rows, e5m2_of_rows,
         fp8_of_groups, fused_fp8, turned_fp8, fused_fp8_blocks, deepseek_v4, quark_e8m0_blocks,
-        blocks_of_64_rows, blocks_of_256, e8m0_of_64_rows, e8m0_of_64, e8m0_of_128_rows_of_32,
-        modelopt_fp8, modelopt_blocks, modelopt_mixed, fbgemm, auto_round, mlx, odd_k,
+        modelopt_fp8, modelopt_blocks, modelopt_mixed, fbgemm, auto_round, mlx, compressed_mxfp6,
+        quark_e3m2, compressed_nvfp4, modelopt_nvfp4, odd_k,
         experts_apart, experts_of_bytes, comfyui, mistral,
     )
 }  # fmt: skip
+
+
+FORMS |= {name: lambda rng, case=case: _blocks(rng, *case) for name, case in BLOCKS.items()}
 
 
 # Checkpoints on disk, and what was loaded.

@@ -110,12 +110,21 @@ def check(folder: Path, loaded: dict) -> None:
         of_scales = [f"{name}.scales", f"{name}_scales", f"{name}_scale", f"{name}_scale_inv",
                      f"{base}scale", f"{base}scales", f"{base}scale_weight",
                      f"{base}qscale_weight"]  # fmt: skip
-        assert plain.codes.numpy().tobytes() in [raw.get(part) for part in of_codes], name
+        ways = [plain.codes] + ([plain.codes.transpose(1, 2)] if plain.codes.ndim > 2 else [])
+        mine = [way.contiguous().numpy().tobytes() for way in ways]
+        assert set(mine) & {raw.get(part) for part in of_codes}, name
         found = next(raw[part] for part in of_scales if part in raw)
         if plain.scales.dtype == torch.float32:
             check_float_scales(found, plain, name)
             continue
         stored, mine = np.frombuffer(found, np.uint8), plain.scales.numpy()
+        if plain.tensor_scale is not None:
+            of_whole = [raw.get(f"{name}_scale_2"), raw.get(f"{base}weight_global_scale")]
+            whole = np.frombuffer(next(filter(None, of_whole)), np.float32)
+            of_rows = plain.tensor_scale.numpy()
+            is_one = np.isin(of_rows, [*whole, *(1 / whole)]) | np.isnan(of_rows)
+            assert is_one.all(), name
+            mine = mine[..., :-4]
         assert any((grid == mine).all() for grid in grids(stored, mine.shape)), name
 
 

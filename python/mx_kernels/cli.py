@@ -224,6 +224,10 @@ def convert(
         highlight=False,
         markup=False,
     )
+    if done.errors:
+        worst = max(done.errors, key=done.errors.get)
+        said = f"relative error by another format: {done.errors[worst]:.2g} at most, of {worst}"
+        console.print(said, highlight=False, markup=False)
     if done.dequantized:
         names = ", ".join(done.dequantized)
         console.print(f"floats, by their K: {names}", highlight=False, markup=False)

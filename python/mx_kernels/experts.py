@@ -263,6 +263,7 @@ class MXExperts(MXModule):
         beta: likewise.
         linear_beta: likewise.
         apply_router_weight_on_input: likewise.
+        takes_rows: whether it is called with rows of each expert in turn, and nothing else.
         rounding: how activations are quantized.
         activations: what they are multiplied as: a format, or "bf16", which takes no `rounding`.
 
@@ -287,6 +288,7 @@ class MXExperts(MXModule):
         beta: float | None = None,
         linear_beta: float | None = None,
         apply_router_weight_on_input: bool = False,
+        takes_rows: bool = False,
         rounding: str = DEFAULT_ROUNDING,
         activations: str = DEFAULT_FORMAT,
     ):
@@ -316,18 +318,33 @@ class MXExperts(MXModule):
             setattr(self, name, value)
         self.interleaved = chosen.interleaved if row.is_gated else None
         self.apply_router_weight_on_input = apply_router_weight_on_input
+        self.takes_rows = takes_rows
         self.rounding, self.activations = rounding, activations
         self._warn_if_slow()
 
-    def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-        """Returns the weighted sum of each token's experts.
+    def forward(
+        self,
+        hidden_states: Tensor,
+        top_k_index: Tensor | None = None,
+        top_k_weights: Tensor | None = None,
+    ) -> Tensor:
+        """Returns the weighted sum of each token's experts; with `takes_rows` each row's result.
 
         Args:
-            hidden_states: tokens [..., H].
+            hidden_states: tokens [..., H]; with `takes_rows` as many rows for each expert in turn.
+                There a row of zeros, as Llama 4 has for tokens that go to others, gives zeros.
             top_k_index: the experts of each token [T, k]. The id E, which transformers gives to
                 experts of other ranks, stands for no expert, and so does a negative one.
             top_k_weights: what their results count [T, k].
+
+        Raises:
+            TypeError: if ids and weights are missing, or given with `takes_rows`.
         """
+        if (top_k_index is None, top_k_weights is None) != (self.takes_rows,) * 2:
+            expected = "hidden_states alone" if self.takes_rows else "top_k_index, top_k_weights"
+            raise TypeError(f"MXExperts: got takes_rows {self.takes_rows}, expected {expected}")
+        if self.takes_rows:
+            top_k_index, top_k_weights = self._own_rows(hidden_states)
         weights, gate = (getattr(self, name) for name in self.WEIGHTS), GateOptions._fields
         biases = (getattr(self, f"{name}_bias") for name in self.WEIGHTS)
         return moe(
@@ -340,6 +357,13 @@ class MXExperts(MXModule):
             apply_router_weight_on_input=self.apply_router_weight_on_input,
             **self._rules(),
         ).view(hidden_states.shape)
+
+    def _own_rows(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns ids and weights of rows of each expert in turn; -1 for rows of zeros."""
+        rows = hidden_states.reshape(self.num_experts, -1, self.hidden_size)
+        ids = torch.arange(self.num_experts, device=rows.device)[:, None]
+        ids = torch.where(rows.ne(0).any(-1), ids, -1).reshape(-1, 1)
+        return ids, torch.ones_like(ids, dtype=rows.dtype)
 
     def extra_repr(self) -> str:
         """Names sizes, gate, format, layout and rounding in the module's repr."""

@@ -45,19 +45,29 @@ def modelopt(scheme, folder):
     from modelopt.torch.export import export_hf_checkpoint
     from modelopt.torch.export.quant_utils import from_quantized_weight
     from modelopt.torch.quantization.nn.modules.tensor_quantizer import TensorQuantizer
-    from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP4QTensor, MXFP8QTensor
+    from modelopt.torch.quantization.qtensor import (
+        FP8QTensor,
+        MXFP4QTensor,
+        MXFP8QTensor,
+        NVFP4QTensor,
+    )
 
-    model, is_mx = tiny(), scheme.startswith(("MX", "W4A8_MX"))
-    # Scales of MX need no calibration, and the kernels of CUDA that round activations are not here.
-    mtq.quantize(model, getattr(mtq, f"{scheme}_CFG"), None if is_mx else lambda m: m(IDS))
-    if is_mx:
+    model, is_fp8 = tiny(), scheme.startswith("FP8")
+    # Others need no calibration, and the kernels of CUDA that round activations are not here.
+    mtq.quantize(model, getattr(mtq, f"{scheme}_CFG"), (lambda m: m(IDS)) if is_fp8 else None)
+    if not is_fp8:
         TensorQuantizer.forward = lambda self, x: x
     with torch.inference_mode():
         export_hf_checkpoint(model, dtype=torch.bfloat16, export_dir=str(folder))
     tensors, expected = tensors_in(folder), {}
     for name in [name.removesuffix("_scale") for name in tensors if name.endswith("weight_scale")]:
         codes, scales, float32 = tensors[name], tensors[f"{name}_scale"], torch.float32
-        if codes.dtype == torch.uint8:
+        if f"{name}_scale_2" in tensors:
+            shape = torch.Size((codes.shape[0], 2 * codes.shape[1]))
+            q = NVFP4QTensor(shape, float32, codes)
+            scale = {"scale": scales, "double_scale": tensors[f"{name}_scale_2"]}
+            expected[name] = q.dequantize(float32, block_sizes={-1: 16}, **scale)
+        elif codes.dtype == torch.uint8:
             shape = torch.Size((codes.shape[0], 2 * codes.shape[1]))
             q = MXFP4QTensor(shape, float32, codes)
             expected[name] = q.dequantize(float32, scale=scales, block_sizes={-1: 32})
@@ -81,7 +91,7 @@ def compressed_tensors(scheme, folder):
         apply_quantization_config,
         preset_name_to_scheme,
     )
-    from compressed_tensors.quantization.utils import calculate_qparams
+    from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 
     model = tiny(torch.float32)
     group = preset_name_to_scheme(scheme, ["Linear"])
@@ -90,19 +100,38 @@ def compressed_tensors(scheme, folder):
     names = [n for n, m in model.named_modules() if hasattr(m, "weight_scale")]
     for module in map(model.get_submodule, names):
         args, (rows, k) = module.quantization_scheme.weights, module.weight.shape
-        sizes = {"channel": (1, k), "tensor": (rows, k), "group": (1, args.group_size)}
+        group = 1, args.group_size
+        sizes = {"channel": (1, k), "tensor": (rows, k), "group": group, "tensor_group": group}
         high, of_k = (
             sizes.get(str(args.strategy).rpartition(".")[2].lower()) or args.block_structure
         )
         blocks = module.weight.detach().view(rows // high, high, k // of_k, of_k)
-        scale, _ = calculate_qparams(blocks.amin((1, 3)), blocks.amax((1, 3)), args)
+        ends, whole = (blocks.amin((1, 3)), blocks.amax((1, 3))), None
+        if hasattr(module, "weight_global_scale"):
+            whole = generate_gparam(ends[0].min(), ends[1].max())
+            module.weight_global_scale.data.copy_(whole)
+        scale, _ = calculate_qparams(*ends, args, global_scale=whole)
         module.weight_scale.data.copy_(scale.reshape(module.weight_scale.shape))
     compressor = ModelCompressor.from_pretrained_model(model)
     compressor.compress_model(model)
     model.save_pretrained(folder)
     compressor.update_config(folder)
+    if scheme.startswith("NVFP4"):
+        # Decompressing the model would round to bfloat16.
+        return {f"{n}.weight": _of_nvfp4(model.get_submodule(n)) for n in names}
     compressor.decompress_model(model)
     return {f"{n}.weight": model.get_parameter(f"{n}.weight").float() for n in names}
+
+
+def _of_nvfp4(module):
+    """Returns what compressed-tensors makes of the weights of a module, in float32."""
+    from compressed_tensors.compressors import unpack_fp4_from_uint8
+    from compressed_tensors.quantization.lifecycle.forward import dequantize
+
+    rows, packed = module.weight_packed.shape
+    codes = unpack_fp4_from_uint8(module.weight_packed, rows, 2 * packed, dtype=torch.float32)
+    args, scale = module.quantization_scheme.weights, module.weight_scale.float()
+    return dequantize(codes, scale, args=args, global_scale=module.weight_global_scale)
 
 
 def quark(scheme, folder):

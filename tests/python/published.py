@@ -77,6 +77,56 @@ def modelopt(name, weight):
     return {name: codes.view(E4M3), f"{name}_scale": scales}, values
 
 
+def mxfp8(name, weight):
+    codes, scales, values = quantized(weight, "mxfp8")
+    return {name: codes.view(E4M3), f"{name}_scale_inv": scales}, values
+
+
+def channels(name, weight):
+    """FP8 with a scale for each row; of 3-D weights [E, K, N] for each column, as they are."""
+    is_turned = weight.ndim > 2
+    made = quantized(weight.transpose(1, 2) if is_turned else weight, "fp8")
+    made = [t.transpose(1, 2).contiguous() if is_turned else t for t in made]
+    codes, scales, values = made
+    return {name: codes.view(E4M3), f"{name}_scale": scales}, values
+
+
+def nvfp4(name, weight):
+    q = mx.quantize(weight, format="nvfp4", tensor_scale=mx.ops.tensor_scale_of(weight))
+    whole = q.tensor_scale.flatten()[0]
+    values = oracle.dequantize(q.codes.numpy(), q.scales.numpy(), "nvfp4")
+    scales = q.block_scales.view(E4M3)
+    parts = {name: q.codes, f"{name}_scale": scales, f"{name}_scale_2": whole.clone()}
+    return parts, torch.from_numpy(oracle.round_to(values, "float32")).to(weight.dtype)
+
+
+def apart(style: Callable, *, are_turns: bool = False) -> Callable:
+    """Returns a style that gives each expert of a weight [E, K, N] its tensors, in halves.
+
+    Args:
+        style: of one matrix.
+        are_turns: whether rows of gate and up take turns in the model.
+    """
+
+    def styled(name, weight):
+        if weight.ndim < 3:
+            return style(name, weight)
+        base, _, last = name.rpartition(".")
+        parts, values = {}, torch.empty_like(weight)
+        for e, matrix in enumerate(weight.transpose(1, 2)):
+            names = ["gate_proj", "up_proj"] if last == "gate_up_proj" else [last]
+            is_turns = are_turns and len(names) > 1
+            halves = [matrix[i::2] for i in (0, 1)] if is_turns else matrix.chunk(len(names))
+            for i, (own, half) in enumerate(zip(names, halves, strict=True)):
+                made, value = style(f"{base}.{e}.{own}.weight", half.contiguous())
+                parts |= made
+                rows = slice(i, None, 2) if is_turns else slice(i * len(half), (i + 1) * len(half))
+                values[e].t()[rows] = value
+        return parts, values
+
+    return styled
+
+
 def publish(
     folder: Path,
     model: torch.nn.Module,
@@ -90,7 +140,8 @@ def publish(
     parts, floats = {}, {}
     for name, tensor in load_file(file).items():
         is_matrix = tensor.ndim == 2 and name.endswith(".weight")
-        if is_matrix and is_quantized(name):
+        is_fused = tensor.ndim == 3 and "experts" in name
+        if (is_matrix or is_fused) and is_quantized(name):
             made, floats[name] = style(name, tensor)
             parts |= made
         else:

@@ -13,8 +13,7 @@ import mx_kernels as mx
 import oracle
 import tensorfiles
 from checkpoint_forms import EXPERTS, FORMS, UP, assert_means, floats
-from mx_kernels import checkpoints
-from mx_kernels.checkpoints import converting
+from mx_kernels import checkpoints, ops
 from mx_kernels.checkpoints.floats import TURNED
 from tests.python.test_cli import command
 
@@ -91,7 +90,7 @@ def test_floats_beside_mx_are_quantized_only_if_asked_for(tmp_path, rng):
     assert_quantized(got, arrays["model.layers.0.self_attn.q_proj.weight"])
 
 
-JOINED = ("experts_apart", "experts_of_bytes")
+JOINED = ("experts_apart", "experts_of_bytes", "modelopt_nvfp4")
 """Forms with a tensor for each expert, which loading joins and converting does not."""
 
 
@@ -110,20 +109,21 @@ def parts_by_hand(target, name, format, codes, scales):
         return {f"{base}_blocks": blocks, f"{base}_scales": scales}
     is_fused = target == "fp8" and not name.endswith(".weight")
     name = name if is_fused or name.endswith(".weight") else f"{name}.weight"
-    if format != "mxfp4":
+    is_small = format in ("mxfp4", "mxfp6", "mxfp6_e3m2")
+    if not is_small:
         codes = codes.view(ml_dtypes.float8_e4m3fn)
     if target == "fp8":
         return {name: codes, f"{name}_scale_inv": scales}
-    is_packed = target == "compressed-tensors" and format == "mxfp4"
+    is_packed = target == "compressed-tensors" and is_small
     return {f"{name}_packed" if is_packed else name: codes, f"{name}_scale": scales}
 
 
 def fits(target, name, format, codes):
-    is_experts, is_mx = codes.ndim == 3, format in ("mxfp4", "mxfp8")
+    is_experts, is_mx = codes.ndim == 3, format in ("mxfp4", "mxfp6", "mxfp8")
     return {
         "gpt-oss": is_experts and format == "mxfp4",
         "compressed-tensors": not is_experts and is_mx,
-        "quark": is_mx,
+        "quark": is_mx or format == "mxfp6_e3m2",
         "fp8": format == "fp8_block_2d",
         "mx_kernels": True,
     }[target]
@@ -486,7 +486,7 @@ ANEW = {
 @pytest.mark.parametrize("form", ANEW)
 def test_codes_become_another_format_by_float32(tmp_path, rng, form, monkeypatch):
     """In steps of 128 rows, whatever the matrix has."""
-    monkeypatch.setattr(converting, "STEP_ELEMENTS", 1)
+    monkeypatch.setattr(ops, "_FLOATS_AT_ONCE", 1)
     config, arrays, meaning = FORMS[form](rng)
     (tmp_path / "in").mkdir()
     tensorfiles.write(tmp_path / "in" / "model.safetensors", arrays)
@@ -502,6 +502,10 @@ def test_codes_become_another_format_by_float32(tmp_path, rng, form, monkeypatch
         values = oracle.round_to(oracle.dequantize(m[1], m[2], m[0]), "float32")
         got = loaded[name].unshuffle()
         assert got.format == ANEW[form]
+        error = np.square(got.dequantize("float32").double().numpy() - values).sum()
+        error = np.sqrt(error / np.square(values).sum())
+        if name in done.errors:
+            np.testing.assert_allclose(done.errors[name], error, rtol=1e-6)
         for e in np.ndindex(values.shape[:-2]):
             codes, scales = oracle.quantize(values[e], "rceil", ANEW[form])
             oracle.assert_bitwise_equal(got.codes.numpy()[e], codes)

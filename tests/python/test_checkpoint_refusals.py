@@ -51,12 +51,12 @@ REFUSED = {
         {"a.weight": FP8, "a.weight_scale": np.ones((1, 1), np.float32)},
         r"block_structure \[128\], expected two",
     ),
-    "ModelOpt's NVFP4": (
-        {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}},
+    "ModelOpt's NVFP4 with AWQ": (
+        {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"}},
         {"a.weight": np.zeros((2, 16), np.uint8),
          "a.weight_scale": np.zeros((2, 2), ml_dtypes.float8_e4m3fn),
          "a.weight_scale_2": np.ones((), np.float32)},
-        "got quant_algo 'NVFP4' .NVFP4: scales of 16 .* for a, expected FP8 or",
+        "got quant_algo 'NVFP4_AWQ' .NVFP4: scales of 16 .* for a, expected FP8 or",
     ),
     "one of ModelOpt's mixed layers": (
         {"quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
@@ -84,15 +84,23 @@ REFUSED = {
         {
             "a.weight": np.zeros((2, 16), np.uint8),
             "a.weight_scale": np.zeros((2, 2), ml_dtypes.float8_e4m3fn),
-            "a.weight_scale_2": np.ones((), np.float32),
+            "a.weight_scale_3": np.ones((), np.float32),
         },
-        "a.weight_scale, which is NVFP4, with E4M3 scales",
+        "a.weight_scale, which is NVFP4, with E4M3 scales but no tensor scale",
     ),
-    "NVFP4 of compressed-tensors": (
-        {"quantization_config": {"quant_method": "compressed-tensors",
-                                 "config_groups": {"group_0": {"format": "nvfp4-pack-quantized"}}}},
+    "NVFP4 that the config calls MXFP4": (
+        {"quantization_config": {"quant_method": "modelopt", "quant_algo": "MXFP4"}},
+        {"a.weight": np.zeros((2, 16), np.uint8),
+         "a.weight_scale": np.zeros((2, 2), ml_dtypes.float8_e4m3fn),
+         "a.weight_scale_2": np.ones((), np.float32)},
+        "and a.weight_scale_2 float32 .., expected the codes of mxfp4, as the config says",
+    ),
+    "NVFP4 with a tensor scale for each row": (
         {},
-        "format 'nvfp4-pack-quantized' of compressed-tensors .NVFP4",
+        {"a.weight": np.zeros((2, 16), np.uint8),
+         "a.weight_scale": np.zeros((2, 2), ml_dtypes.float8_e4m3fn),
+         "a.weight_scale_2": np.ones(2, np.float32)},
+        r"float32 \[2\], expected codes .*, N, K/16\], and a float32 for the tensor",
     ),
     "integers of compressed-tensors": (
         {"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized"}},
@@ -130,11 +138,11 @@ REFUSED = {
     "a method nobody knows": (
         {"quantization_config": {"quant_method": ["x"]}}, {}, r"quant_method \['x'\], expected mxf",
     ),
-    "Quark's FP6": (
+    "Quark's four bits of integers": (
         {"quantization_config": {"quant_method": "quark", "global_quant_config": {
-            "weight": MX4 | {"dtype": "fp6_e3m2"}}}},
+            "weight": MX4 | {"dtype": "int4"}}}},
         {"a.weight": np.zeros((2, 24), np.uint8), "a.weight_scale": np.zeros((2, 1), np.uint8)},
-        "'fp6_e3m2'.* for a, expected dtype fp4 or",
+        "'int4'.* for a, expected dtype fp4 or",
     ),
     "Quark's groups of 16": (
         {"quantization_config": {"quant_method": "quark", "global_quant_config": {

@@ -86,7 +86,8 @@ TOLD = {
     "turned_fp8": r"gate_up_proj_scale float32 \[2, 1, 160\], expected scales \[2, 1, 2\] of",
     "e8m0_of_128_rows_of_32": r"expected scales for \[200, 608\]",
 }
-KNOWN_BY_NAMES = [form for form in FORMS if form not in TOLD]
+# Six bits are told from four by their bytes, but not from each other.
+KNOWN_BY_NAMES = [form for form in FORMS if form not in (*TOLD, "quark_e3m2")]
 
 
 @pytest.mark.parametrize("form", TOLD)

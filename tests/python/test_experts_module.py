@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers.models.llama4.configuration_llama4 import Llama4TextConfig
+from transformers.models.llama4.modeling_llama4 import Llama4TextExperts
 
 import mx_kernels as mx
 
@@ -113,6 +115,34 @@ def test_tokens_may_have_any_leading_axes():
     x = x_of(6).view(2, 3, HIDDEN)
     ids, weights = IDS[[0, 1, 4, 0, 1, 4]], WEIGHTS[[0, 1, 4, 0, 1, 4]]
     assert torch.equal(module(x, ids, weights).view(6, HIDDEN), module(x_of(6), ids, weights))
+
+
+def test_experts_that_are_given_rows_of_each_compute_what_they_did():
+    """Llama 4's: a token's row is zeros for the experts that it does not go to."""
+    config = Llama4TextConfig(
+        hidden_size=HIDDEN, intermediate_size=INNER, num_local_experts=EXPERTS
+    )
+    former = Llama4TextExperts(config)
+    for p in former.parameters():
+        nn.init.normal_(p, std=p.shape[1] ** -0.5)
+    ours = mx.convert(nn.ModuleDict({"experts": copy.deepcopy(former)}), activations="bf16")
+    experts = ours["experts"]
+    assert experts.takes_rows and experts.gate_up_proj.shape == (EXPERTS, 2 * INNER, HIDDEN)
+    with torch.no_grad():
+        for name in ("gate_up_proj", "down_proj"):
+            values = getattr(experts, name).dequantize("float32").transpose(1, 2)
+            getattr(former, name).copy_(values)
+        rows = torch.randn(EXPERTS, 5, HIDDEN).bfloat16().float()
+        rows[0, 2:] = rows[1, :4] = rows[2, 1] = 0
+        got, expected = experts(rows.view(-1, HIDDEN)), former(rows.view(-1, HIDDEN))
+    assert (got[(rows == 0).all(-1).view(-1)] == 0).all()
+    # Hidden numbers are rounded to bfloat16.
+    assert (got - expected).norm() < 2**-8 * expected.norm()
+    for module, given in ((experts, (rows, IDS, WEIGHTS)), (experts, (rows, IDS))):
+        with pytest.raises(TypeError, match="got takes_rows True, expected hidden_states alone"):
+            module(*given)
+    with pytest.raises(TypeError, match="takes_rows False, expected top_k_index, top_k_weights"):
+        mx.convert(nn.ModuleList([Experts()]))[0](rows)
 
 
 def test_the_report_names_the_class_and_our_shape():

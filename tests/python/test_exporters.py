@@ -37,12 +37,19 @@ SCHEMES = {
     "modelopt MXFP8_DEFAULT": "mxfp8",
     "modelopt MXFP4_DEFAULT": "mxfp4",
     "modelopt W4A8_MXFP4_FP8": "mxfp4",
+    "modelopt NVFP4_DEFAULT": "nvfp4",
     "compressed_tensors MXFP4": "mxfp4",
+    "compressed_tensors MXFP6A16": "mxfp6",
+    "compressed_tensors MXFP6A8": "mxfp6",
+    "compressed_tensors NVFP4A16": "nvfp4",
+    "compressed_tensors NVFP4": "nvfp4",
     "compressed_tensors MXFP8": "mxfp8",
     "compressed_tensors FP8": "fp8",
     "compressed_tensors FP8_DYNAMIC": "fp8",
     "compressed_tensors FP8_BLOCK": "fp8_block_2d",
     "quark mxfp4": "mxfp4",
+    "quark mxfp6_e2m3": "mxfp6",
+    "quark mxfp6_e3m2": "mxfp6_e3m2",
     "quark fp8": "fp8",
     "quark ptpc_fp8": "fp8",
     "auto_round MXFP4:auto_round": "mxfp4",
@@ -75,8 +82,10 @@ def test_an_exporters_file_is_what_the_tool_dequantizes_it_to(tmp_path, case):
     loaded = mx.load(folder, join_experts=False)
     found = {name: t for name, t in loaded.items() if isinstance(t, mx.MXTensor)}
     assert found.keys() == expected.keys() and {t.format for t in found.values()} == {SCHEMES[case]}
+    # Of two scales the tools round the product, and a reciprocal is rounded when it is read.
+    rtol = 2**-22 if SCHEMES[case] == "nvfp4" else 0
     for name, t in found.items():
-        assert torch.equal(t.dequantize("float32"), expected[name]), name
+        torch.testing.assert_close(t.dequantize("float32"), expected[name], rtol=rtol, atol=0)
     tf.utils.logging.disable_progress_bar()
     model = from_pretrained(folder, dtype=torch.float32)
     experts = model.model.layers[1].mlp.experts
@@ -86,7 +95,7 @@ def test_an_exporters_file_is_what_the_tool_dequantizes_it_to(tmp_path, case):
             base = f"model.layers.1.mlp.experts.{e}"
             halves = [expected[f"{base}.{name}.weight"] for name in ("gate_proj", "up_proj")]
             got = experts.gate_up_proj.dequantize("float32")[e]
-            assert torch.equal(got, torch.cat(halves)), base
+            torch.testing.assert_close(got, torch.cat(halves), rtol=rtol, atol=0)
 
 
 @deep

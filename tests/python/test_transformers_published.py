@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import mx_kernels as mx
 from mx_kernels import checkpoints
+from mx_kernels.conversion import row_orders
 from mx_kernels.integrations.transformers import from_pretrained
 from tests.python import published
 from tests.python.models import NO_SPECIAL_TOKENS, assert_same_greedy_tokens, decoder
@@ -36,7 +37,7 @@ def deepseek_v4():
         "vocab_size": 96, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
         "head_dim": 64, "q_lora_rank": 64, "moe_intermediate_size": 96, "num_experts_per_tok": 4,
         "n_routed_experts": 4, "o_groups": 2, "o_lora_rank": 32, "hc_mult": 2, "index_n_heads": 2,
-        "index_head_dim": 32, "index_topk": 64, "sliding_window": 8, "swiglu_limit": 1e9,
+        "index_head_dim": 32, "index_topk": 64, "sliding_window": 8, "swiglu_limit": 1.5,
         "mlp_layer_types": ["moe", "moe"],
         "layer_types": ["compressed_sparse_attention", "sliding_attention"],
         "max_position_embeddings": 128, "qk_rope_head_dim": 16,
@@ -93,17 +94,59 @@ CASES = {
         family(tf.Qwen3MoeConfig, tf.Qwen3MoeForCausalLM, num_experts=4, **MOE),
         published.modelopt, MODELOPT,
     ),
+    "Qwen3-MoE NVFP4": (
+        family(tf.Qwen3MoeConfig, tf.Qwen3MoeForCausalLM, num_experts=4, **MOE),
+        published.nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+    ),
+    "MiniMax-M3 MXFP8": (
+        family(tf.MiniMaxM3VLTextConfig, tf.MiniMaxM3VLForCausalLM, num_local_experts=4,
+               num_experts_per_tok=4, dense_intermediate_size=96, shared_intermediate_size=64,
+               num_hidden_layers=2, rotary_dim=24, index_n_heads=2, index_head_dim=24,
+               mlp_layer_types=["dense", "sparse"], layer_types=["full_attention"] * 2),
+        published.mxfp8, {"quant_method": "mxfp8"},
+    ),
+    "Nemotron-H by ModelOpt": (
+        family(tf.NemotronHConfig, tf.NemotronHForCausalLM, n_routed_experts=4,
+               num_experts_per_tok=4, moe_intermediate_size=64, ssm_state_size=16,
+               moe_shared_expert_intermediate_size=64, mamba_num_heads=4, mamba_head_dim=48,
+               n_groups=2, chunk_size=8, num_hidden_layers=3,
+               layers_block_type=["mamba", "moe", "attention"]),
+        published.modelopt, MODELOPT,
+    ),
+    "Llama 4 by llm-compressor": (
+        family(tf.Llama4TextConfig, tf.Llama4ForCausalLM, intermediate_size_mlp=96,
+               num_hidden_layers=2, num_local_experts=4, interleave_moe_layer_step=1),
+        published.apart(published.channels),
+        PACKED | {"format": "float-quantized", "config_groups": {"group_0": {
+            "targets": ["Linear"], "weights": {"num_bits": 8, "type": "float",
+                                               "strategy": "channel"}}}},
+    ),
+    "Llama 4 by FBGEMM": (
+        family(tf.Llama4TextConfig, tf.Llama4ForCausalLM, intermediate_size_mlp=96,
+               num_hidden_layers=2, num_local_experts=4, interleave_moe_layer_step=1),
+        published.channels, {"quant_method": "fbgemm_fp8"},
+    ),
+    "gpt-oss, its experts apart": (
+        family(tf.GptOssConfig, tf.GptOssForCausalLM, num_local_experts=4, num_experts_per_tok=4,
+               num_hidden_layers=2),
+        published.apart(published.packed, are_turns=True), PACKED,
+    ),
     "Llama FP8": (family(tf.LlamaConfig, tf.LlamaForCausalLM), published.deepseek, FP8),
 }  # fmt: skip
-FIRST = ("Qwen3-MoE FP8", "DeepSeek-V4", "Kimi Linear")
+FIRST = ("Qwen3-MoE FP8", "DeepSeek-V4", "MiniMax-M3 MXFP8", "Llama 4 by FBGEMM")
 ERROR = 2**-6
 """Of logits, relative: some ten products one after the other, of activations of 2**-9."""
-IDS = torch.arange(48).view(4, 12) * 5 % 89 + 3
+IDS = torch.arange(96).view(8, 12) * 5 % 89 + 3
 
 
 @pytest.fixture(autouse=True)
 def _quiet():
     tf.utils.logging.disable_progress_bar()
+
+
+def is_turned(model, name):
+    """Says whether experts are [E, K, N] in a model of floats."""
+    return "experts" in name and model.config.model_type in ("gpt_oss", "llama4_text")
 
 
 def write(folder, case):
@@ -119,8 +162,12 @@ def test_a_published_checkpoint_generates_the_tokens_of_its_numbers(tmp_path, ca
     got = from_pretrained(there, activations="bf16", dtype=torch.float32)
     kind = type(got)
     expected = kind.from_pretrained(floats, dtype=torch.float32)
+    orders = row_orders(type(got)(expected.config).to("meta"), dict(got.named_parameters()))
     for name, p in got.named_parameters():
         wanted = expected.get_parameter(name)
+        if wanted.ndim == 3 and is_turned(expected, name):
+            wanted = wanted.transpose(1, 2)
+        wanted = orders.get(name, lambda t: t)(wanted)
         assert torch.equal(plain(p), wanted), name
     ours = [m for m in got.modules() if isinstance(m, mx.MXLinear | mx.MXExperts)]
     sparse = [m for m in expected.modules() if "Experts" in type(m).__name__]

@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from mx_kernels import ops
@@ -53,10 +51,6 @@ LEFT = (
     ".msgpack", ".tflite", ".ot",
 )  # fmt: skip
 """How the names of files end that are weights too, and are not copied."""
-ROW_UNIT = 128
-"""Rows that are whole blocks in every format."""
-STEP_ELEMENTS = 1 << 24
-"""Of floats that codes become at a time: 64 MB."""
 MODULES = "modules.json"
 """Names the folders of a model of sentence-transformers."""
 
@@ -75,6 +69,8 @@ class Conversion:
     bytes_after: int
     dequantized: tuple[str, ...] = ()
     """Were codes and are floats, because no block of MX divides their K."""
+    errors: Mapping[str, float] = field(default_factory=dict)
+    """Of what was in another format the relative error: the root of its mean square."""
     left_out: tuple[str, ...] = ()
     """Paths in the source of files of weights that were not read, and of links to folders."""
 
@@ -145,7 +141,8 @@ def convert(
     parameters = [chosen.get(it.name, it) for it in parameters]
     formats = {it.name: it.format for it in parameters if it.format}
     formats |= dict.fromkeys(chosen, format)
-    stored = [_stored(it, to, formats, rounding) for it in parameters]
+    errors: dict[str, float] = {}
+    stored = [_stored(it, to, formats, rounding, errors) for it in parameters]
     config = _config(checkpoint.config, to, parameters, formats)
     copied, left_out = _beside(checkpoint, target)
     with bar(progress, f"converting {checkpoint.where}", stored) as done:
@@ -163,6 +160,7 @@ def convert(
         bytes_before=sum(it.nbytes for it in parameters),
         bytes_after=sum(item.nbytes for item in stored),
         left_out=left_out,
+        errors=errors,
     )
 
 
@@ -288,8 +286,10 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _stored(it: Parameter, to: str, formats: dict[str, str], rounding: str) -> Stored:
-    """Returns what is written of a parameter."""
+def _stored(
+    it: Parameter, to: str, formats: dict[str, str], rounding: str, errors: dict[str, float]
+) -> Stored:
+    """Returns what is written of a parameter; `errors` gets what another format costs it."""
     if it.name not in formats:
         name = plain_name(to, it.name, formats)
         return Stored({name: (it.dtype, it.shape)}, it.read, {} if to == OURS else None)
@@ -303,28 +303,13 @@ def _stored(it: Parameter, to: str, formats: dict[str, str], rounding: str) -> S
             q = ops.quantize(pair[0].contiguous(), format=format, rounding=rounding)
             pair = q.codes, q.scales
         elif it.format != format:
-            pair = _requantized(MXTensor(*pair, format=it.format), format, rounding)
+            q = ops.requantize(MXTensor(*pair, format=it.format), format, rounding=rounding)
+            pair, errors[it.name] = (q.tensor.codes, q.tensor.scales), q.error
         return [
             t.view(dtype).reshape(s) for t, (dtype, s) in zip(pair, parts.values(), strict=True)
         ]
 
     return Stored(parts, read, meaning)
-
-
-def _requantized(whole: MXTensor, format: str, rounding: str) -> tuple[Tensor, Tensor]:
-    """Returns codes and scales of plain weights in another format, through float32."""
-    fmt, (*lead, rows, k) = format_named(format), whole.shape
-    codes = whole.codes.new_empty((*lead, rows, fmt.packed_bytes(k)))
-    scales = torch.empty(fmt.scales_of(whole.shape), dtype=fmt.scale_dtype)
-    step = max(1, STEP_ELEMENTS // (k * ROW_UNIT)) * ROW_UNIT
-    for matrix in itertools.product(*map(range, lead)):
-        for begin in range(0, rows, step):
-            part = whole[(*matrix, slice(begin, begin + step))].dequantize("float32")
-            q = ops.quantize(part, format=format, rounding=rounding)
-            codes[matrix][begin : begin + step] = q.codes
-            first = begin // fmt.block_rows
-            scales[matrix][first : first + len(q.scales)] = q.scales
-    return codes, scales
 
 
 def _config(

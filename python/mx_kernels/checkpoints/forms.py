@@ -3,7 +3,9 @@
     form                codes                           scales                      parameter
     gpt-oss             P_blocks  [.., N, K/32, 16]     P_scales [.., N, K/32]      P
     compressed-tensors  P.weight_packed [.., N, K/2]    P.weight_scale              P.weight
+        its NVFP4                                       and P.weight_global_scale
     Quark, and others   P         [.., N, packed K]     P_scale [.., S, K/32]       P
+        ModelOpt's NVFP4                                and P_scale_2
     DeepSeek            P                               P_scale_inv                 P
     DeepSeek-V4         P.weight                        P.scale                     P.weight
     MLX                 P.weight, words of 32 bits      P.scales                    P.weight
@@ -36,7 +38,15 @@ from mx_kernels.checkpoints.configs import OURS, dtype_of
 from mx_kernels.checkpoints.files import Checkpoint, Part
 from mx_kernels.checkpoints.leftovers import described as _described
 from mx_kernels.checkpoints.methods import Scheme
-from mx_kernels.checkpoints.scales import E8M0, FP8, MX_BLOCK, Meaning, as_stored, meaning_of
+from mx_kernels.checkpoints.scales import (
+    E8M0,
+    FP8,
+    MX_BLOCK,
+    Meaning,
+    as_stored,
+    meaning_of,
+    of_tensor_scale,
+)
 from mx_kernels.tensor import MXTensor
 
 FLOATS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -63,6 +73,10 @@ class Form:
     """The format of codes of a dtype."""
     has_block_axis: bool = False
     """Whether blocks have an axis of their own."""
+    whole: str = ""
+    """How the name of the tensor scale of NVFP4 ends."""
+    is_reciprocal: bool = False
+    """Whether that is what values are divided by."""
 
     def names(self, parameter: str) -> tuple[str, str]:
         """Returns what codes and scales of a parameter are called."""
@@ -75,8 +89,16 @@ BYTES = {torch.uint8: DEFAULT_FORMAT, torch.int8: DEFAULT_FORMAT}
 ALL = {**BYTES, **OF_FP8}
 FORMS = (
     Form("gpt-oss", "_blocks", "_scales", "", BYTES, has_block_axis=True),
-    Form("compressed-tensors", "weight_packed", "weight_scale", "weight", BYTES),
-    Form("Quark", "", "_scale", "", ALL),
+    Form(
+        "compressed-tensors",
+        "weight_packed",
+        "weight_scale",
+        "weight",
+        BYTES,
+        whole="weight_global_scale",
+        is_reciprocal=True,
+    ),
+    Form("Quark", "", "_scale", "", ALL, whole="_scale_2"),
     Form("DeepSeek", "", "_scale_inv", "", ALL),
     Form("DeepSeek-V4", ".weight", ".scale", ".weight", ALL),
     Form("MLX", ".weight", ".scales", ".weight", ALL),
@@ -129,13 +151,13 @@ class Parameter:
         tensors = tuple(tensors)
         if not self.format and self.meaning is None:
             return tensors
-        codes, scales = tensors
+        codes, scales, *whole = tensors
         codes = codes.transpose(-1, -2) if self.are_turned else codes
         codes, scales = codes.contiguous().view(torch.uint8), scales.contiguous()
         fmt = format_named(self.meaning.format)
         *lead, k = self.shape
         codes = codes.reshape(*lead, fmt.packed_bytes(k))
-        scales = as_stored(scales, self.meaning)
+        scales = as_stored(scales, self.meaning, *whole)
         return (codes, scales) if self.format else (self._dequantized(codes, scales),)
 
     def _dequantized(self, codes: Tensor, scales: Tensor) -> Tensor:
@@ -143,6 +165,10 @@ class Parameter:
         fmt, k = format_named(self.meaning.format), self.shape[-1]
         padding = fmt.packed_bytes(-k % fmt.k_multiple)
         codes = nn.functional.pad(codes, (0, padding))
+        if blocks := fmt.k_blocks(k + -k % fmt.k_multiple) - fmt.k_blocks(k):
+            # Before the tensor scale of the row.
+            own, whole = scales.split((fmt.k_blocks(k), fmt.scale_row_bytes), -1)
+            scales = torch.cat([nn.functional.pad(own, (0, blocks)), whole], -1)
         whole = MXTensor(codes, scales, format=fmt.name, dtype=self.dtype)
         return whole.dequantize()[..., :k].contiguous()
 
@@ -224,21 +250,30 @@ class _Planner:
         if is_turned:
             kind, scale = _turned(parameter, kind, scale)
         module = parameter.removesuffix("weight").removesuffix(".")
-        meaning = meaning_of(
-            kind,
-            scale,
-            self.scheme.spec(module, kind.dtype),
-            formats=form.formats,
-            has_block_axis=form.has_block_axis,
-            got=f"{codes} {_described(self.parts[codes])} and {scales} {_described(scale)}",
-            scales_name=scales,
-        )
+        spec = self.scheme.spec(module, kind.dtype)
+        names = [codes, scales]
+        whole = codes.removesuffix(form.codes) + form.whole if form.whole else ""
+        is_nvfp4 = kind.dtype in BYTES and scale.dtype == torch.float8_e4m3fn
+        if is_nvfp4 and whole in self.parts:
+            names.append(whole)
+        got = " and ".join(f"{name} {_described(self.parts[name])}" for name in names)
+        parts = (kind, scale, *(self.parts[name] for name in names[2:]))
+        if len(parts) > 2:
+            meaning = of_tensor_scale(*parts, spec, is_reciprocal=form.is_reciprocal, got=got)
+        else:
+            meaning = meaning_of(
+                kind,
+                scale,
+                spec,
+                formats=form.formats,
+                has_block_axis=form.has_block_axis,
+                got=got,
+                scales_name=scales,
+            )
         fmt = format_named(meaning.format)
         format = "" if meaning.shape[-1] % fmt.k_multiple else fmt.name
-        made = Parameter(
-            parameter, (kind, scale), meaning.shape, self.dtype, format, meaning, is_turned
-        )
-        self._add(parameter, made, codes, scales)
+        made = Parameter(parameter, parts, meaning.shape, self.dtype, format, meaning, is_turned)
+        self._add(parameter, made, *names)
         self.codes[codes] = not fmt.has_float_scales
 
     def _add_own(self, name: str, format: str, shape: tuple, dtype: torch.dtype) -> None:

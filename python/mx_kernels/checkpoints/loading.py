@@ -29,12 +29,13 @@ def load(
 ) -> dict[str, MXTensor | Tensor]:
     """Returns the parameters of a checkpoint by name: MXTensors where they are MX, else tensors.
 
-    Reads gpt-oss, compressed-tensors (MXFP4, MXFP8, FP8), AMD Quark (MXFP4, MXFP8, FP8), ModelOpt
-    (FP8, MXFP8, MXFP4), auto-round and MLX (MXFP4, MXFP8), FBGEMM's FP8, DeepSeek's FP8 and MXFP8
-    with `weight_scale_inv`, DeepSeek-V4's E8M0 scales and E2M1 experts, FP8 of ComfyUI and Mistral,
-    and what `save` writes; checkpoints of floats too. FP8 with one float scale for a tensor gets
-    it for each row, FP8 in other blocks than 128 x 128 scales that are repeated. A weight whose K
-    is no multiple of 32 becomes floats, and a warning names it.
+    Reads gpt-oss, compressed-tensors (MXFP4, 6, 8, NVFP4, FP8), AMD Quark (MXFP4, 6, 8, FP8),
+    ModelOpt (FP8, MXFP8, MXFP4, NVFP4), auto-round (MXFP4, MXFP8, NVFP4) and MLX (MXFP4, MXFP8),
+    FBGEMM's FP8, DeepSeek's FP8 and MXFP8 with `weight_scale_inv`, DeepSeek-V4's E8M0 scales and
+    E2M1 experts, FP8 of ComfyUI and Mistral, and what `save` writes; checkpoints of floats too.
+    FP8 with one float scale for a tensor gets it for each row, FP8 in other blocks than 128 x 128
+    scales that are repeated. A weight whose K is no multiple of 32 becomes floats, and a warning
+    names it.
 
     A name is the checkpoint's without what marks its parts: `mlp.experts.gate_up_proj` for
     `_blocks` and `_scales`, `up_proj.weight` for `weight_packed` and `weight_scale`. Experts
@@ -68,7 +69,7 @@ def load(
         FileNotFoundError: if there is no such file, or not all that an index names or that names
             of shards count.
         ValueError: if a file is broken; if codes or scales are missing or do not fit; if the
-            checkpoint is quantized in another way (NVFP4, GPTQ, ...), or something has to be done
+            checkpoint is quantized in another way (GPTQ, AWQ, ...), or something has to be done
             at run time that is not (rotations, zero points); if a folder has two checkpoints.
         TypeError: if a state dict holds anything but tensors.
         ImportError: if safetensors is missing, gguf for GGUF, or rich where a bar is asked for.

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from mx_kernels._core.checks import format_named
 from mx_kernels.checkpoints import configs
 from mx_kernels.checkpoints.configs import OURS, Rules, Spec
 
@@ -35,19 +36,32 @@ BLOCK_2D = [128, 128]
 """The blocks of FP8 that most write."""
 E4M3 = ("fp8_block_2d", "fp8_block", "mxfp8")
 """Formats of E4M3 in blocks, the largest first."""
-COMPRESSED = {"mxfp4-pack-quantized": "mxfp4", "mxfp8-quantized": "mxfp8"}
-"""Formats of compressed-tensors that are MX."""
+COMPRESSED = {
+    "mxfp4-pack-quantized": "mxfp4",
+    "mxfp6-pack-quantized": "mxfp6",
+    "mxfp8-quantized": "mxfp8",
+    "nvfp4-pack-quantized": "nvfp4",
+}
+"""Formats of compressed-tensors without float scales."""
 COMPRESSED_FP8 = ("float-quantized", "naive-quantized")
 """Formats of compressed-tensors that may be FP8 with float scales."""
 READ_WEIGHTS = {
-    "num_bits": (4, 8),
+    "num_bits": (4, 6, 8),
     "type": ("float",),
     "strategy": ("group", "tensor", "channel", "block"),
     "symmetric": (True,),
     "actorder": (False, "weight", "static"),
 }
 """What it may say of weights in these formats; anything if it says nothing."""
-QUARK = {"fp4": "mxfp4", "fp8_e4m3": "mxfp8", "fp8_e5m2": "mxfp8_e5m2"}
+OF_NVFP4 = {"strategy": ("tensor_group", "group")}
+"""What differs for weights with tensor scales."""
+QUARK = {
+    "fp4": "mxfp4",
+    "fp6_e2m3": "mxfp6",
+    "fp6_e3m2": "mxfp6_e3m2",
+    "fp8_e4m3": "mxfp8",
+    "fp8_e5m2": "mxfp8_e5m2",
+}
 """What Quark calls the elements of formats."""
 E8M0 = ("e8m0", "float8_e8m0fnu")
 """What it calls their scales."""
@@ -63,9 +77,11 @@ MODELOPT = {
     "MXFP8": "mxfp8",
     "MXFP4": "mxfp4",
     "W4A8_MXFP4_FP8": "mxfp4",
+    "NVFP4": "nvfp4",
+    "W4A16_NVFP4": "nvfp4",
 }
 """What ModelOpt calls formats, with those of the activations."""
-AUTO_ROUND = {("mx_fp", 4): "mxfp4", ("mx_fp", 8): "mxfp8", ("fp", 8): ""}
+AUTO_ROUND = {("mx_fp", 4): "mxfp4", ("mx_fp", 8): "mxfp8", ("nv_fp", 4): "nvfp4", ("fp", 8): ""}
 """Its data types and bits; of FP8 shapes tell what shares a scale."""
 MLX = {"mxfp4": "mxfp4", "mxfp8": "mxfp8"}
 """MLX's modes."""
@@ -271,7 +287,8 @@ def _check_weights(weights: Any, format: str) -> None:
         raise ValueError(
             f"quantization_config: got weights {weights!r:.80}, expected an object for {format}"
         )
-    for name, values in READ_WEIGHTS.items() if format != "dense" else ():
+    read = READ_WEIGHTS | (OF_NVFP4 if COMPRESSED.get(format) == "nvfp4" else {})
+    for name, values in read.items() if format != "dense" else ():
         got = weights.get(name)
         if got is not None and not any(type(got) is type(v) and got == v for v in values):
             expected = " or ".join(map(repr, values))
@@ -378,8 +395,10 @@ def _of_auto_round(said: Mapping) -> str | None:
     """Returns the format of a data type, None if it is not read; empty if shapes tell it."""
     kind, bits, size = said.get("data_type"), said.get("bits"), said.get("group_size")
     kind = "mx_fp" if str(kind).startswith("mx_fp") else kind
-    is_known = isinstance(kind, str) and type(bits) is int and size in (None, BLOCK, -1, 0)
-    return AUTO_ROUND.get((kind, bits)) if is_known or kind == "fp" else None
+    is_known = isinstance(kind, str) and type(bits) is int
+    format = AUTO_ROUND.get((kind, bits)) if is_known else None
+    is_block = not format or size in (None, format_named(format).block_k)
+    return format if is_block else None
 
 
 def _mlx(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:

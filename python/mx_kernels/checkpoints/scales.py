@@ -2,6 +2,8 @@
 
     codes [.., N, K]      scales                              format            written by
     E2M1, two in a byte   E8M0 [.., N, K/32]                  mxfp4             all that write MX
+    E2M3 or E3M2, packed  E8M0 [.., N, K/32]                  mxfp6, .._e3m2    Quark, and others
+    E2M1, two in a byte   E4M3 [.., N, K/16], and a tensor's  nvfp4             most
     E4M3 or E5M2          E8M0 [.., N, K/32]                  mxfp8, .._e5m2    the same
                           one, or one for each leading axis   fp8, fp8_e5m2     most
                           [.., N] or [.., N, 1]               fp8, fp8_e5m2     most
@@ -29,17 +31,21 @@ from torch import Tensor
 from mx_kernels._core.arrays import show
 from mx_kernels._core.checks import format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT, Format, facts
-from mx_kernels._core.storage import DTYPES
+from mx_kernels._core.storage import DTYPES, with_tensor_scale
 from mx_kernels.checkpoints.configs import Spec
 from mx_kernels.checkpoints.files import Part
 from mx_kernels.checkpoints.leftovers import described
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """Dtypes of scales that become float32."""
+BYTE_BITS = 8
 E8M0 = (torch.uint8, torch.float8_e8m0fnu)
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 MX_BLOCK = 32
 """Elements of a scale of MXFP8."""
+PACKED = ("mxfp4", "mxfp6")
+"""Formats of bytes with E8M0 scales, told apart by how many a scale has if no config does."""
+NVFP4 = "nvfp4"
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,8 @@ class Meaning:
     """Logical."""
     block: tuple[int, int]
     """Rows, and elements along K, that share one of the stored scales."""
+    is_reciprocal: bool = False
+    """Whether the tensor scale is stored as what it divides by."""
 
 
 def meaning_of(
@@ -81,8 +89,8 @@ def meaning_of(
     if codes.dtype in formats and _are_floats(codes, scales, said):
         return _with_float_scales(codes, scales, said, spec.block, got)
     _check_dtype(scales_name, codes.dtype, scales.dtype)
-    format = formats.get(codes.dtype)
-    if format is None:
+    format = _packed(codes, scales, said) or formats.get(codes.dtype)
+    if codes.dtype not in formats:
         known = " or ".join(str(dtype).removeprefix("torch.") for dtype in formats)
         raise ValueError(f"got {got}, expected codes as {known} under such names")
     if said and format not in said:
@@ -94,9 +102,51 @@ def meaning_of(
     return _with_e8m0(shapes, format, block, has_block_axis=has_block_axis, got=got)
 
 
-def as_stored(scales: Tensor, meaning: Meaning) -> Tensor:
-    """Returns scales as the plain scales of their format: those that more share are repeated."""
+def of_tensor_scale(
+    codes: Part, scales: Part, whole: Part, spec: Spec, *, is_reciprocal: bool, got: str
+) -> Meaning:
+    """Returns what codes of four bits are with E4M3 scales and tensor scales.
+
+    Args:
+        codes: that have not been read.
+        scales: likewise.
+        whole: the tensor scale, or one for each leading index.
+        spec: what a config says of them.
+        is_reciprocal: whether tensor scales are what is divided by.
+        got: the three, in words.
+
+    Raises:
+        ValueError: if they do not fit each other, or what the config says.
+    """
+    fmt = format_named(NVFP4)
+    if spec.formats and NVFP4 not in spec.formats:
+        expected = " or ".join(spec.formats)
+        raise ValueError(f"got {got}, expected the codes of {expected}, as the config says")
+    k = fmt.elements(codes.shape[-1]) if len(codes.shape) > 1 else 0
+    shape, block = (*codes.shape[:-1], k), (1, fmt.block_k)
+    lead = codes.shape[:-2]
+    is_whole = whole.dtype == torch.float32 and whole.shape in ((), (1,), lead, (*lead, 1, 1))
+    if k == 0 or k % fmt.block_k or scales.shape != blocks_of(shape, block) or not is_whole:
+        raise ValueError(
+            f"got {got}, expected codes [..., N, K/2], scales [..., N, K/{fmt.block_k}], and a "
+            "float32 for the tensor or for each leading index"
+        )
+    return Meaning(NVFP4, shape, block, is_reciprocal)
+
+
+def as_stored(scales: Tensor, meaning: Meaning, whole: Tensor | None = None) -> Tensor:
+    """Returns scales as the plain scales of their format: those that more share are repeated.
+
+    Args:
+        scales: as they are stored.
+        meaning: what they are.
+        whole: the tensor scales, of a format that has some and keeps them apart.
+    """
     fmt, shape = format_named(meaning.format), meaning.shape
+    if whole is not None:
+        whole = whole.reciprocal() if meaning.is_reciprocal else whole
+        whole = whole.reshape(*shape[:-2], 1) if whole.numel() > 1 else whole.reshape(())
+        return with_tensor_scale(scales.contiguous(), whole, fmt)
     if fmt.has_float_scales:
         scales = scales.view(torch.float8_e8m0fnu) if scales.dtype in E8M0 else scales
         scales = scales.to(torch.float32)
@@ -228,10 +278,23 @@ def _check_dtype(name: str, codes: torch.dtype, scales: torch.dtype) -> None:
         return
     what = f"{str(scales).removeprefix('torch.')} scales"
     if scales in FP8:
-        what = "NVFP4, with E4M3 scales"
+        what = "NVFP4, with E4M3 scales but no tensor scale beside them"
     elif codes in FP8:
         what = f"{str(codes).removeprefix('torch.')} with {what}"
     raise ValueError(f"got {name}, which is {what}, expected E8M0 scales of MX, as uint8")
+
+
+def _packed(codes: Part, scales: Part, said: tuple[str, ...]) -> str | None:
+    """Returns the format of bytes, None for codes of other dtypes, and where no format fits."""
+    if codes.dtype not in (torch.uint8, torch.int8) or not (codes.shape and scales.shape):
+        return None
+    small = [format_named(name) for name in said or PACKED]
+    small = [fmt for fmt in small if fmt.element_bits < BYTE_BITS]
+    if said:
+        return small[0].name if small else None
+    size = codes.shape[-1]
+    fits = (fmt.name for fmt in small if scales.shape[-1] * fmt.packed_bytes(MX_BLOCK) == size)
+    return next(fits, None)
 
 
 def _with_e8m0(

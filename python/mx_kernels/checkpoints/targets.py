@@ -2,8 +2,8 @@
 
     form                formats          of a parameter P.weight
     mx_kernels          all              P.weight.codes, P.weight.scales
-    compressed-tensors  MXFP4, MXFP8     P.weight_packed (MXFP4) or P.weight (MXFP8), P.weight_scale
-    quark               MXFP4, MXFP8     P.weight, P.weight_scale
+    compressed-tensors  MXFP4, 6, 8      P.weight_packed or P.weight (MXFP8), P.weight_scale
+    quark               MXFP4, 6, 8      P.weight, P.weight_scale
     fp8                 FP8 of 128 x 128 P.weight, P.weight_scale_inv, as DeepSeek has them; fused
                                          experts P, P_scale_inv, as transformers has them
     gpt-oss             MXFP4            P_blocks, P_scales; experts [E, N, K] alone
@@ -120,7 +120,7 @@ def compressed_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
             "format": names[name],
             "targets": ["Linear"] if len(used) == 1 else modules,
             "weights": {
-                "num_bits": 4 if name == "mxfp4" else 8,
+                "num_bits": format_named(name).element_bits,
                 "type": "float",
                 "strategy": "group",
                 "group_size": BLOCK,
@@ -177,13 +177,17 @@ def own_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
 TARGETS = {
     OURS: Target({"": OWN}, own_config),
     "compressed-tensors": Target(
-        {"mxfp4": _FORMS["compressed-tensors"], "mxfp8": _FORMS["Quark"]},
+        {
+            "mxfp4": _FORMS["compressed-tensors"],
+            "mxfp6": _FORMS["compressed-tensors"],
+            "mxfp8": _FORMS["Quark"],
+        },
         compressed_config,
         ndim=(2,),
         ending=WEIGHT,
     ),
     "quark": Target(
-        {"mxfp4": _FORMS["Quark"], "mxfp8": _FORMS["Quark"]},
+        dict.fromkeys(("mxfp4", "mxfp6", "mxfp6_e3m2", "mxfp8"), _FORMS["Quark"]),
         quark_config,
         _with_weight,
         ("_bias", ".bias"),

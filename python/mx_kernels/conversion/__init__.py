@@ -24,7 +24,7 @@ from mx_kernels._core.facts import (
     activations_for,
     weights_format,
 )
-from mx_kernels.conversion.gates import gate_of
+from mx_kernels.conversion.gates import Gate, gate_of, traits_of
 from mx_kernels.conversion.layers import (
     Layer,
     Way,
@@ -176,8 +176,6 @@ def restore_skeleton(
     rounding: Activations,
     device: str | torch.device,
     activations: Activations,
-    are_ordered: Container[str] = (),
-    halves: Container[str] = (),
 ) -> set[str]:
     """Puts MXLinear and MXExperts on meta where quantized weights will be loaded.
 
@@ -187,8 +185,6 @@ def restore_skeleton(
         rounding: of the activations, for all layers or by name as `activations`.
         device: where the weights will lie.
         activations: what they are multiplied as.
-        are_ordered: names of weights of experts whose rows lie as `mx_kernels.moe` reads them.
-        halves: names of those whose rows are halves; those of others lie as the module reads them.
 
     Returns:
         The names of weights that no layer of ours multiplies by.
@@ -211,7 +207,6 @@ def restore_skeleton(
             raise ValueError(f"{layer.name}: got quantized weights, but {hindrance}")
         if hindrance:
             continue
-        _check_order(layer, found, are_ordered, halves)
         for name in layer.names:
             for of in layer.weights:
                 left.pop(f"{name}.{of}", None)
@@ -228,22 +223,33 @@ def restore_skeleton(
     return set(left)
 
 
-def _check_order(
-    layer: Layer, found: Iterable[str], are_ordered: Container[str], halves: Container[str]
-) -> None:
-    """Raises if rows of quantized experts do not lie as `moe` reads them."""
-    if layer.kind != "experts" or all(name in are_ordered for name in found):
-        return
-    wanted = gate_of(layer.module)
-    if wanted.options.interleaved is None:
-        return
-    takes_turns = wanted.options.interleaved and not any(name in halves for name in found)
-    if takes_turns != wanted.wants_turns:
-        order = ("halves", "turns")[takes_turns], ("halves", "turns")[wanted.wants_turns]
-        raise ValueError(
-            f"{layer.name}: got quantized weights whose rows of gate and up are in {order[0]}, "
-            f"expected them in {order[1]} for {wanted.options.activation}"
-        )
+def row_orders(
+    model: nn.Module, weights: Container[str], *, halves: Container[str] = ()
+) -> dict[str, Way]:
+    """Returns how rows of stored experts get the order in which our modules have them.
+
+    Args:
+        model: a module on the meta device.
+        weights: names of weights whose rows lie as the module reads them.
+        halves: names of those whose rows of gate and up are in halves, whatever the module reads.
+
+    Returns:
+        For each weight, and each bias that one of them may have, whose rows lie otherwise, a
+        function of tensors [E, 2I, ...].
+    """
+    orders = {}
+    for layer in Tree(model).layers:
+        first = next(iter(layer.weights), "")
+        name = f"{layer.name}.{first}"
+        is_asked = layer.kind == "experts" and name in weights and traits_of(layer.module)
+        gate = gate_of(layer.module) if is_asked else None
+        if gate is None or gate.options.interleaved is None:
+            continue
+        stored = Gate(gate.options._replace(interleaved=False)) if name in halves else gate
+        # A bias lies as the module reads it, whatever its weights do.
+        pairs = {name: stored, f"{name}_bias": gate}
+        orders |= {key: of.ordered for key, of in pairs.items() if of.is_reordered}
+    return orders
 
 
 def revert(model: nn.Module, former: nn.Module, dtype: torch.dtype) -> None:

@@ -3,7 +3,7 @@
 `KNOWN` says what it may do, and where it has the numbers of that. A row is what a class does if
 both make the same hidden numbers of sums beyond any limit. In transformers 5.24 they are found so:
 
-    silu                  Qwen3-MoE, Mixtral, DeepSeek-V3 and most others
+    silu                  Qwen3-MoE, Mixtral, DeepSeek-V3, Llama 4 and most others
     silu, a limit         DeepSeek-V4, Hy4, GLM5-next
     swiglu_oai            gpt-oss, whose rows take turns; MiniMax-M3, in halves
     swiglu_step           the rule of Step-3.7, whose class is not one of transformers' experts
@@ -40,6 +40,8 @@ KNOWN: list[tuple[str, dict[str, tuple[str, ...]]]] = [
     ("relu2", {}),
 ]
 """Activations, and by what names a class may have each of their numbers."""
+ROWS_OF_EACH = ("Llama4TextExperts",)
+"""Classes that are given rows of each expert in turn; their rows of gate and up are in halves."""
 SPAN = 40.0
 """Sums between which an activation is looked at, at least: their sigmoids are 0 and 1."""
 
@@ -76,20 +78,53 @@ class Gate:
         return rows.unflatten(1, lead).transpose(1, 2).flatten(1, 2)
 
 
+@dataclass(frozen=True)
+class Traits:
+    """What a class of experts is like."""
+
+    has_gate: bool = True
+    is_transposed: bool = False
+    """Whether weights are [E, K, N]."""
+    has_norm: bool = False
+    """Whether there is a norm of each expert's result."""
+    takes_rows: bool = False
+    """Whether it is given rows of each expert in turn, instead of tokens and ids."""
+
+
+def traits_of(module: nn.Module) -> Traits | None:
+    """Returns what experts are like, None if they are of a form that is not known."""
+    if type(module).__name__ in ROWS_OF_EACH:
+        return Traits(is_transposed=True, takes_rows=True)
+    flags = ("has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "_apply_gate")
+    if not all(hasattr(module, flag) for flag in flags):
+        return None
+    return Traits(module.has_gate, module.is_transposed, module.has_post_expert_norm)
+
+
+def _hidden_of(module: nn.Module, traits: Traits, sums: Tensor) -> Tensor:
+    """Returns the hidden numbers that a module makes of sums."""
+    if traits.takes_rows:
+        gate, up = sums.chunk(2, -1)
+        return module.act_fn(gate) * up
+    return module._apply_gate(sums) if traits.has_gate else module.act_fn(sums)
+
+
 @torch.no_grad()
 def gate_of(module: nn.Module) -> Gate | None:
     """Returns the gate that makes the hidden numbers that a module makes, None if none does."""
-    weight = module.gate_up_proj if module.has_gate else module.up_proj
+    traits = traits_of(module)
+    weight = module.gate_up_proj if traits.has_gate else module.up_proj
     device = "cpu" if weight.is_meta else weight.device
-    candidates = [gate for name, named in KNOWN for gate in _candidates(module, name, named)]
+    known = ((module, traits, name, named) for name, named in KNOWN)
+    candidates = [gate for of_one in known for gate in _candidates(*of_one)]
     numbers = (number for gate in candidates for number in gate.options[2:] if number is not None)
     span = 2 * max(SPAN / 2, *numbers, 0.0)
     # In an order that tells gates from ups.
-    width = weight.shape[2 if module.is_transposed else 1]
+    width = weight.shape[2 if traits.is_transposed else 1]
     sums = torch.linspace(-span, span, 3 * width + 1, device=device, dtype=torch.float32)[:-1]
     generator = torch.Generator().manual_seed(0)
     sums = sums[torch.randperm(3 * width, generator=generator, device="cpu")].view(3, width)
-    got = module._apply_gate(sums) if module.has_gate else module.act_fn(sums)
+    got = _hidden_of(module, traits, sums)
     for gate in candidates:
         expected = gate(sums)
         if got.shape == expected.shape and torch.allclose(got, expected, rtol=1e-4, atol=1e-5):
@@ -97,11 +132,13 @@ def gate_of(module: nn.Module) -> Gate | None:
     return None
 
 
-def _candidates(module: nn.Module, activation: str, named: dict[str, tuple[str, ...]]) -> list:
-    """Returns what an activation may be in a module: none without its numbers, or of other rows."""
+def _candidates(
+    module: nn.Module, traits: Traits, activation: str, named: dict[str, tuple[str, ...]]
+) -> list[Gate]:
+    """Returns what an activation may be in a module, nothing if that has other numbers or rows."""
     is_gated = bool(facts().gates[activation].is_gated)
     numbers = {name: _number(module, paths) for name, paths in named.items()}
-    if is_gated != module.has_gate or None in numbers.values():
+    if is_gated != traits.has_gate or None in numbers.values():
         return []
     orders = (False, True) if is_gated else (None,)
     return [Gate(GateOptions(activation, order, **numbers)) for order in orders]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from mx_kernels._core.checks import mode_rounding
-from mx_kernels.conversion.gates import gate_of
+from mx_kernels.conversion.gates import Traits, gate_of, traits_of
 from mx_kernels.experts import MXExperts
 from mx_kernels.modules import MXLinear, MXModule, parameter, quantized
 from mx_kernels.tensor import MXTensor
@@ -105,13 +105,18 @@ class Layer:
             return module.nf, module.nx
         first = next(p for p in module._parameters.values() if p is not None and p.ndim == 3)
         sizes = tuple(next(iter(self.weights.values()), first).shape)
-        return (sizes[0], *sizes[:0:-1]) if getattr(module, "is_transposed", False) else sizes
+        return (sizes[0], *sizes[:0:-1]) if _traits(module).is_transposed else sizes
 
 
 def parameters_of(kind: str, module: nn.Module) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the weights and biases of a layer."""
-    has_gate = kind != "experts" or getattr(module, "has_gate", True)
+    has_gate = kind != "experts" or _traits(module).has_gate
     return PARAMETERS[kind] if has_gate else WITHOUT_GATE
+
+
+def _traits(module: nn.Module) -> Traits:
+    """Returns what experts are like, also those of a form that is not known."""
+    return traits_of(module) or Traits()
 
 
 def kind_of(module: nn.Module) -> str | None:
@@ -195,16 +200,16 @@ def _of_tensors(layer: Layer) -> str | None:
 def _of_experts(layer: Layer, block: int) -> str | None:
     """The same for experts."""
     module = layer.module
-    flags = ("has_gate", "has_bias", "has_post_expert_norm", "is_transposed", "_apply_gate")
-    if len(layer.weights) < 2 or not all(hasattr(module, flag) for flag in flags):
+    traits = traits_of(module)
+    if len(layer.weights) < 2 or traits is None:
         return f"{type(module).__name__}: experts of a form that is not known"
-    if module.has_post_expert_norm:
+    if traits.has_norm:
         return f"{type(module).__name__}: a norm of each expert is not supported"
     reason = _of_tensors(layer)
     if reason:
         return reason
     for name, w in layer.weights.items():
-        k = w.shape[1 if module.is_transposed else 2]
+        k = w.shape[1 if traits.is_transposed else 2]
         if k % block or not k:
             return f"{name}: K {k} is no multiple of {block}"
     if gate_of(module) is None:
@@ -229,10 +234,11 @@ def arrangements(layer: Layer) -> dict[str, Way]:
     if layer.kind == "Conv1D":
         return {"weight": lambda w: w.t().contiguous()}
     gate = gate_of(module)
+    is_transposed = _traits(module).is_transposed
     first, second = parameters_of(layer.kind, module)[0]
 
     def as_rows(w: Tensor) -> Tensor:
-        return (w.transpose(1, 2) if module.is_transposed else w).contiguous()
+        return (w.transpose(1, 2) if is_transposed else w).contiguous()
 
     ways = {first: lambda w: gate.ordered(as_rows(w)), second: as_rows}
     if f"{first}_bias" in layer.biases and gate.is_reordered:
@@ -262,7 +268,8 @@ def replace(
             biases[name] = nn.Parameter(ways[name](bias.detach()), bias.requires_grad)
         weights, added = parameters_of(layer.kind, module)
         named = zip(PARAMETERS[layer.kind][1], map(biases.get, added), strict=True)
-        new = MXExperts(*map(weight, weights), **dict(named), **gate_of(module).told(), **rules)
+        told = gate_of(module).told() | {"takes_rows": _traits(module).takes_rows}
+        new = MXExperts(*map(weight, weights), **dict(named), **told, **rules)
     else:
         new = MXLinear(weight("weight"), module.bias, **rules)
     if layer.kind == "Linear":
@@ -286,7 +293,7 @@ def restored(
     """
     kind = kind_of(former)
     gate = gate_of(former) if kind == "experts" else None
-    is_turned = kind == "Conv1D" or getattr(former, "is_transposed", False)
+    is_turned = kind == "Conv1D" or (kind == "experts" and _traits(former).is_transposed)
     weights, biases = parameters_of(kind, former)
     for name in (*weights, *biases):
         own = ours._parameters.get(name)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,7 @@ from mx_kernels.checkpoints.files import let_go
 from mx_kernels.checkpoints.forms import Parameter, described, warn_of_floats
 from mx_kernels.checkpoints.targets import FUSIONS, guarded
 from mx_kernels.checkpoints.writing import stored
-from mx_kernels.conversion import convert_skeleton, restore_skeleton, revert
+from mx_kernels.conversion import convert_skeleton, restore_skeleton, revert, row_orders
 from mx_kernels.conversion.report import refresh
 from mx_kernels.conversion.rules import check_patterns
 from mx_kernels.integrations.offload import in_floats
@@ -108,16 +108,18 @@ class Join(ConversionOps):
             device = found[0].device
             tensors = {part.name: part.read().to(device) for part in source.parts}
         made = replace(source, dtype=own.dtype).made(tensors.pop(it.name) for it in source.parts)
+        if order := self.quantizer.orders.get(full_layer_name):
+            made = tuple(map(order, made))
         if source.format:
             facts_of = {"shape": own.shape, "format": source.format, "dtype": own.dtype}
             made = MXTensor(*made, **facts_of)
             ready = arranged(made)
             # In either case in memory of its own: parts may be pages of a file.
-            is_shared = ready is made and not source.has_own_memory
+            is_shared = ready is made and not (source.has_own_memory or order)
             ready = parameter(ready.clone() if is_shared else ready)
         else:
             # Of another dtype, or of a file: a copy.
-            is_copy = source.has_own_memory or made[0].dtype != own.dtype
+            is_copy = source.has_own_memory or bool(order) or made[0].dtype != own.dtype
             value = made[0].to(own.dtype, copy=not is_copy)
             ready = nn.Parameter(value, requires_grad=own.requires_grad)
         for tensor in found:
@@ -136,6 +138,8 @@ class MXQuantizer(HfQuantizer):
         self._ways: dict = {}
         self.sources: dict[str, Parameter] = {}
         """What each quantized weight of a checkpoint is made of, by the model's names."""
+        self.orders: dict[str, Callable[[Tensor], Tensor]] = {}
+        """How rows of experts get the order of ours, where they have another."""
         self.twice: frozenset[str] = frozenset()
         """Tensors of a checkpoint that two of its files have."""
         self._has_own_names = False
@@ -178,6 +182,8 @@ class MXQuantizer(HfQuantizer):
         """Puts our modules where quantized weights will be loaded."""
         config = self.quantization_config
         found = Sources(model, files, are_saved=config.is_saved)
+        self.orders = row_orders(model, found.weights.keys() - found.own, halves=found.halves)
+        found.reorder(self.orders)
         self.sources, self.twice = found.weights, found.checkpoint.twice
         self._has_own_names = found.names.are_own
         weights = {key: (it.format, it.shape) for key, it in self.sources.items() if it.format}
@@ -194,8 +200,6 @@ class MXQuantizer(HfQuantizer):
             rounding=config.rounding,
             activations=config.activations,
             device=device,
-            are_ordered=found.own,
-            halves=found.halves,
         )
         if lost := next((key for key in left if key in found.own), None):
             raise ValueError(

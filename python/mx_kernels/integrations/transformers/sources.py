@@ -62,6 +62,7 @@ class Sources:
         self.names = names_in(model, (p.name for p in parameters), are_saved=are_saved)
         self.weights: dict[str, Parameter] = {}
         self.halves: set[str] = set()
+        self._floats = {self.names.homes.get(p.name, ""): p for p in parameters if not p.meaning}
         twice = self.checkpoint.twice
         quantized = [p for p in parameters if p.meaning or p.parts[0].name in twice]
         self._converters = _by_pattern(model)
@@ -130,6 +131,15 @@ class Sources:
             elif key not in self.weights:
                 self.weights[key] = it
                 self.halves |= set() if it.name in apart else {key}
+
+    def reorder(self, orders: Iterable[str]) -> None:
+        """Makes weights and biases ready to be given another order of rows, each with its scale."""
+        for key in orders:
+            if key in self._floats:
+                self.weights[key] = self._floats[key]
+            elif key in self.weights and self.weights[key].format == OF_ROWS:
+                self.weights[key] = by_rows(self.weights[key])
+        self._even()
 
     def _even(self) -> None:
         """Gives weights of a layer of experts one format, where one has a scale for each row."""
