@@ -79,21 +79,24 @@ def values_of(array):
     return np.asarray(array).astype(np.float64)
 
 
-MX_PAIRS_OF_CODES = [("mxfp8", "mxfp8"), ("mxfp8", "mxfp4")]
-"""What Hopper multiplies as codes, of MX formats."""
+MX_PAIRS_OF_CODES = [("mxfp8", "mxfp8"), ("mxfp8", "mxfp4"), ("mxfp6", "mxfp4")]
+"""What Hopper multiplies as codes of eight bits, of MX formats."""
 
 
 def cut_off(got, pair, layout: str, a, b):
     """Returns what the tensor cores that computed `got` may lose of `a @ b.T`: `more_error`.
 
     Hopper multiplies codes of eight bits as they are where the weights are preshuffled for it, or
-    plain under float scales, and `got` has two bytes a number. Blocks of MX get a common scale.
+    plain under float scales, and `got` has two bytes a number. Blocks of MX get a common scale,
+    by which those of MXFP6 lose nothing.
     """
     is_e4m3, is_mx = set(pair) <= set(E4M3_FORMATS), tuple(pair) in MX_PAIRS_OF_CODES
     is_fast = layout == "preshuffled_cuda" or (layout == "plain" and is_e4m3)
     if not (is_e4m3 or is_mx) or not is_fast or not got.is_cuda or got.dtype == torch.float32:
         return 0.0
-    return oracle.fp8_cutoff_bound(a, b) + (oracle.common_scale_bound(a, b) if is_mx else 0.0)
+    return oracle.fp8_cutoff_bound(a, b) + (
+        oracle.common_scale_bound(a, b) if is_mx and pair[0] == "mxfp8" else 0.0
+    )
 
 
 def numbers_of(q):

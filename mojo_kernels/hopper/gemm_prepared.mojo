@@ -3,6 +3,7 @@
     activations           weights           on tensor cores          prepared
     MXFP4                 MXFP4             E5M2 by E5M2             A; B for an SS main loop
     MXFP8                 MXFP8, MXFP4      E4M3 by E4M3 or E5M2     A; B for an SS main loop
+    MXFP6 (E2M3)          MXFP4             E4M3 by E5M2             A; B for an SS main loop
     bfloat16, kept        MXFP4             bfloat16                 B
     E4M3, float scales    the same          E4M3                     A, if it is floats
 
@@ -20,7 +21,7 @@ from ..simt.arguments import Activations
 from .stream_k import FixUp
 from .gemm_rs_fp8 import launch as launch_rs
 from .gemm_ss import launch as launch_ss
-from .host.gemm import MXFP4, Pair, Scaling, grid_of_rs_fp8, shareable
+from .host.gemm import MXFP4, MXFP6, Pair, Scaling, grid_of_rs_fp8, shareable
 from .host.workspace import (
     LANE_CHUNKS,
     MANY_CHUNKS,
@@ -35,7 +36,7 @@ from .plan import MainLoop, OperandType, Plan
 from .shapes import TILE_HEIGHTS, RS_TILE_HEIGHTS, GROUPS, ROW_BYTES, columns_of
 from .prepare.float_scales import FloatOperands, FloatScaledRows, FloatScales
 from .prepare.kernel import TilesOfB, launch_prepare
-from .prepare.operands import PreparedRows
+from .prepare.operands import PreparedRows, PreparedSixes
 from .prepare.source import SourceRows
 
 
@@ -48,7 +49,7 @@ def launch_prepared[
         comptime if operand == OperandType.E5M2:
             raise Error("plan: E5M2 is for MXFP4 activations, and for bfloat16 or float16 results")
         elif IS_E4M3:
-            raise Error("plan: E4M3 is for MXFP8 activations, bfloat16 or float16 results")
+            raise Error("plan: E4M3 is for MXFP8 or MXFP6 activations, bfloat16 or float16 results")
         else:
             raise Error("plan: bfloat16 is for bfloat16 activations that are kept")
     comptime WEIGHT_BITS: List[Int] = [4, 8] if IS_E4M3 else [4]
@@ -80,15 +81,18 @@ def _launch[
         fix_up, num_counters = FixUp[tile_rows].at(tiles, parts_at), GROUPS * tiles
     # Each has a stage of bytes for each warp.
     var most_ctas = MAX_TILE_CTAS if Rows.IS_BF16 else k // (ROW_BYTES * PREPARE_WARPS)
-    launch_prepare(
-        Activations(problem),
-        TilesOfB.of(problem, ctas_of_tile(n, most_ctas) if in_workspace else 1),
-        rows,
-        SourceRows[False].of(m, k, MANY_CHUNKS if Rows.IS_E5M2 else LANE_CHUNKS),
-        queue,
-        fix_up.counters,
-        num_counters,
+    var a, source = Activations(problem), SourceRows[False].of(
+        m, k, MANY_CHUNKS if Rows.IS_E5M2 else LANE_CHUNKS
     )
+    var b = TilesOfB.of(problem, ctas_of_tile(n, most_ctas) if in_workspace else 1)
+    if problem.left.format == MXFP6:
+        comptime if Rows.IS_E4M3 and bits == 4:
+            var sixes = PreparedSixes[bits, in_workspace](
+                rebind[PreparedRows[OperandType.E4M3, bits, in_workspace]](rows)
+            )
+            launch_prepare(a, b, sixes, source, queue)
+    else:
+        launch_prepare(a, b, rows, source, queue, fix_up.counters, num_counters)
     var cut = plan.within(Int(rows.num_steps()))
     comptime if in_workspace:
         var left, right = rows.left.mapped(m, tile_rows), rows.right.mapped(

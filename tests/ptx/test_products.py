@@ -21,7 +21,7 @@ PREPARED = "ss_e5m2 128x128 prepared"
 SCALE_ROUNDINGS = 2
 PAIRS = [
     ("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("fp8_block", "fp8_block"), ("mxfp8", "mxfp8"),
-    ("mxfp8", "mxfp4"),
+    ("mxfp8", "mxfp4"), ("mxfp6", "mxfp4"),
 ]  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_eight_bits_in_every_plan(pair, seed):
         "ss_e4m3 128x128 prepared", "rs_e4m3 64x128", "rs_e4m3 128x128 splitK2",
         "ss_e4m3 64x256 splitK2 prepared",
     ]  # fmt: skip
-    if pair[0] != "mxfp8":
+    if not pair[0].startswith("mx"):
         plans = [
             "ss_e4m3 128x128",
             "ss_e4m3 64x256",
@@ -151,6 +151,22 @@ def test_codes_below_the_largest_scale_of_their_stage_are_rounded_once_more(plan
     a, expected = codes_far_below(step=13)
     got, _ = multiplied(a, ones_there(weights), plan)
     assert torch.equal(got.float(), expected)
+
+
+@pytest.mark.parametrize("plan", ["rs_e4m3 64x128", "ss_e4m3 128x128 prepared"])
+def test_codes_of_six_bits_are_exact_however_far_below_the_largest_scale_of_their_stage(plan):
+    """To eleven powers of two below it as E4M3, and others in another way."""
+    codes = np.zeros((64, 192), np.uint8)
+    codes[:, 0], codes[:, 32] = 0x1F, np.arange(64)
+    rows = torch.from_numpy(oracle.pack(codes, 6))
+    for below in (0, 6, 11, 12, 15, 40):
+        scales = torch.full((64, 6), 130, dtype=torch.uint8)
+        scales[:, 1] -= below
+        a = mx.MXTensor(rows, scales, format="mxfp6")
+        got, _ = multiplied(a, ones_there("mxfp4"), plan)
+        expected = oracle.ELEMENTS["e2m3"].values * 2.0 ** (3 - below)
+        oracle.assert_bitwise_equal(values_of(got[:, 0]), np.full(64, 60.0))
+        oracle.assert_bitwise_equal(values_of(got[:, 1]), expected + 0.0)
 
 
 @pytest.mark.parametrize("plan", ["rs_e4m3 64x128 splitK2", "ss_e4m3 128x128 prepared"])
@@ -256,7 +272,8 @@ FEW_ROWS = [
     (4, 10400, 256, torch.bfloat16),
 ]  # fmt: skip
 """Rows, K, the lanes of a row, and the type of floats."""
-ROWS = [(x, *case) for x in ("mxfp4", "mxfp8", "fp8", "fp8_block") for case in FEW_ROWS]
+SOME = ("mxfp4", "mxfp6", "mxfp8", "fp8", "fp8_block")
+ROWS = [(x, *case) for x in SOME for case in FEW_ROWS]
 ROWS += [(x, 4, 16416, 256, torch.bfloat16) for x in ("mxfp4", "mxfp8")]
 ROWS += [("fp8_block", 4, 14400, 256, torch.bfloat16)]
 ROWS += [(x, 1101, 768, 64, torch.bfloat16) for x in ("mxfp4", "fp8")]
@@ -267,7 +284,7 @@ DISTINCT = 61
 @pytest.mark.parametrize("activations, m, k, lanes, dtype", ROWS)
 def test_activations_become_codes_in_the_call(activations, m, k, lanes, dtype):
     """One row a group or several, a chunk a lane or more: any number of rows that are left over."""
-    weights = "mxfp4" if activations == "mxfp4" else activations.replace("block", "block_2d")
+    weights = activations.replace("block", "block_2d").replace("mxfp6", "mxfp4")
     x, w = torch.randn(min(m, DISTINCT), k), coded(8, k, weights, 2)
     x[0, 32:64], x[1], x[2, 5] = 0, 0, torch.nan
     x[-1] *= 2.0**-14

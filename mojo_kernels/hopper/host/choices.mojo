@@ -51,15 +51,15 @@ struct Choice(TrivialRegisterPassable):
             return "the fastest plan that was measured for this shape"
         if self.plan.kernel == Kernel.PORTABLE or self.plan.kernel == Kernel.TILES:
             return (
-                "fast kernels take MXFP4 weights, preshuffled for CUDA, with MXFP4, MXFP8 or"
+                "fast kernels take MXFP4 weights, preshuffled for CUDA, with MXFP4, MXFP6, MXFP8 or"
                 " bfloat16 activations, and MXFP8, or plain E4M3 with float32 scales, on both sides"
             )
         if self.plan.kernel == Kernel.SS_E4M3:
             return "codes of eight bits under float scales: FP8 tensor cores, rows as they lie"
         if self.plan.kernel == Kernel.SS_E4M3_PREPARED:
-            return "MXFP8 activations: FP8 tensor cores, rows of bytes in the workspace"
+            return "MXFP8 or MXFP6 activations: FP8 tensor cores, rows of bytes in the workspace"
         if self.plan.kernel == Kernel.RS_E4M3:
-            return "MXFP8 activations: FP8 tensor cores, weights become bytes on the way"
+            return "MXFP8 or MXFP6 activations: FP8 tensor cores, weights become bytes on the way"
         var tenths = Int(10 * self.us + 0.5)
         return String("the least cost of all plans: ", tenths // 10, ".", tenths % 10, " us")
 

@@ -18,6 +18,7 @@ from .workspace import MAX_K, is_shared
 # Who takes a product.
 
 comptime MXFP8 = Format.MXFP8.code()
+comptime MXFP6 = Format.MXFP6.code()
 comptime MXFP4 = OPERANDS.code()
 comptime PLAIN = layout_position(Plain.NAME)
 """The position in `LAYOUTS` of rows as they lie."""
@@ -50,9 +51,11 @@ def takes_mxfp4_weights(left: Int, right: Int, layout: Int = PRESHUFFLED) -> Boo
 
 
 def takes_mxfp8(left: Int, right: Int, layout: Int = PRESHUFFLED) -> Bool:
-    """Says whether those for MXFP8 activations do."""
+    """Says whether those for MXFP8 activations do, and MXFP6 ones, which E4M3 holds."""
     comptime RIGHT: List[Int] = [MXFP8, MXFP4]
-    return may_be(left, MXFP8) and _is_one_of[RIGHT](right) and may_be(layout, PRESHUFFLED)
+    var is_pair = may_be(left, MXFP8) and _is_one_of[RIGHT](right)
+    is_pair = is_pair or may_be(left, MXFP6) and may_be(right, MXFP4)
+    return is_pair and may_be(layout, PRESHUFFLED)
 
 
 def takes_float_scales(left: Int, right: Int, layout: Int = PLAIN) -> Bool:
@@ -85,7 +88,7 @@ struct Pair(Equatable, TrivialRegisterPassable):
     comptime MXFP8 = Self(5)
     """Both sides."""
     comptime MXFP8_MXFP4 = Self(6)
-    """Activations of MXFP8, weights of MXFP4."""
+    """Activations of MXFP8 or MXFP6, weights of MXFP4."""
 
     @staticmethod
     def of(left: Int, right: Int, k: Int) -> Self:

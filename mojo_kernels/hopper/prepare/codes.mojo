@@ -18,6 +18,9 @@ even, to a multiple of 2 ** -9 under the shared exponent: they move by at most 2
 `E4M3_SPAN` limits d to 14, so that no element moves by more than 16 under its own scale: as much as
 rounding to E4M3 has moved the largest ones, which are 256 to 448 as `quantize` leaves them.
 
+MXFP6 (E2M3) times 2 ** 5 is E4M3, and exact under an exponent that is up to `E2M3_SPAN` larger: a
+multiple of 2 ** 2 and at most 240, of four significant bits.
+
 MXFP4 times its scale is a bfloat16 number, unless it is too large, or too small to be regular. What
 does not fit goes to the fallback: it is computed exactly, which takes long.
 """
@@ -33,6 +36,10 @@ comptime E5M2_SPAN = 26
 """Scales of a row of E5M2 differ by at most this."""
 comptime E4M3_SPAN = 14
 """Scales of what shares an exponent as E4M3 differ by at most this."""
+comptime E2M3_SPAN = 11
+"""The same of elements of E2M3, which then lose nothing."""
+comptime E2M3_POWER = 5
+"""The power of two of such elements."""
 comptime SMALLEST_EXPONENT = E8M0_BIAS - 60
 """The smallest shared one: products of the factors of two rows are regular float32 numbers."""
 comptime LARGEST_EXPONENT = E8M0_BIAS + 60
@@ -126,11 +133,11 @@ def is_shareable(exponent: UInt32) -> Bool:
 
 
 @always_inline
-def is_tile_exponent(largest: UInt32, smallest: UInt32) -> Bool:
+def is_tile_exponent[span: Int](largest: UInt32, smallest: UInt32) -> Bool:
     """Says whether 128 elements of a row can share their largest scale, as E4M3."""
     comptime LEAST = UInt32(E8M0_BIAS - TILE_EXPONENTS)
     var is_regular = largest - LEAST <= UInt32(2 * TILE_EXPONENTS)
-    return is_regular and largest - smallest <= UInt32(E4M3_SPAN)
+    return is_regular and largest - smallest <= UInt32(span)
 
 
 @always_inline

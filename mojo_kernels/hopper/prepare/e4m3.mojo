@@ -2,7 +2,7 @@
 
 Floats and codes become bytes under it, and its power of two is a factor in float32. A lane takes
 chunks of eight elements, see `source`, some of which are on the way at once; sixteen neighbours have
-128 elements.
+128 elements. Elements are E4M3's own, or those of E2M3, which E4M3 holds.
 """
 
 from layout import Coord
@@ -10,13 +10,14 @@ from max.gpu.primitives.warp import shuffle_xor
 from std.bit import log2_floor
 from std.memory import bitcast
 
+from ...layouts import Plain, RUN_BYTES
 from ...numbers.elements import Element
 from ...numbers.scales import E8M0_NAN
 from ...simt.arguments import Activations
 from ...simt.codec import Chunk, LANES_PER_BLOCK, amax_of_lanes, f32_of_inverse_scale, f32_of_scale
-from ...simt.codec import magnitude_of_chunk, scale_of_magnitude
+from ...simt.codec import decode_chunk, magnitude_of_chunk, rounded_values, scale_of_magnitude
 from ...simt.host import CHUNK
-from ...simt.views import flat_of, rows_of
+from ...simt.views import PackedRows, flat_of, rows_of
 from ..codec import packed_magnitude
 from ..host.workspace import LANE_CHUNKS
 from ..instructions.packed import WORD_PAIRS, bytes_of_two
@@ -24,6 +25,9 @@ from ..layout import BLOCK
 from .codes import (
     BYTE_MAGNITUDES,
     Bytes,
+    E2M3_POWER,
+    E2M3_SPAN,
+    E4M3_SPAN,
     NO_EXPONENT,
     NO_FACTOR,
     ZEROS_EXPONENT,
@@ -36,7 +40,7 @@ from ..gemm_operands import StagedRows
 from .stages import LaneStores, Order, STEP_CHUNKS
 
 comptime ELEMENT = Element.E4M3
-"""What floats are encoded as."""
+"""What floats are encoded as, unless they are rounded to E2M3."""
 comptime LOG_STEP_CHUNKS = log2_floor(STEP_CHUNKS)
 """Lanes of 128 elements, as an exponent."""
 comptime CODES = DType.uint8
@@ -45,7 +49,7 @@ comptime CODES = DType.uint8
 
 @always_inline
 def encode_row[
-    dtype: DType, order: Order
+    dtype: DType, order: Order, element: Element = ELEMENT
 ](
     a: Activations,
     to: StagedRows,
@@ -53,7 +57,8 @@ def encode_row[
     factors: StageFactors,
     lane: LaneOfRow,
 ):
-    """Writes a row of floats or `CODES`, and its fallback flag."""
+    """Writes a row of floats, rounded to an element, or `CODES` of one, and its fallback flag."""
+    comptime SPAN = E2M3_SPAN if element == Element.E2M3 else E4M3_SPAN
     var stores = LaneStores[order].of(to, lane)
     var row_chunks = UInt32(a.k // CHUNK)
     var codes = rows_of(a.values.unsafe_bitcast[UInt32](), a.k // 4)
@@ -67,27 +72,37 @@ def encode_row[
             var found = Array[UInt8, LANE_CHUNKS](uninitialized=True)
             comptime for i in range(LANE_CHUNKS):
                 var chunk = Int(min(lane.chunk(index + UInt32(i)), row_chunks - 1))
-                words[i] = codes.load[width=2, alignment=CHUNK](Coord(row, chunk * 2))
+                comptime if element == Element.E2M3:
+                    words[i] = _bytes_of_sixes(a, row, chunk)
+                else:
+                    words[i] = codes.load[width=2, alignment=CHUNK](Coord(row, chunk * 2))
                 found[i] = scales[row, chunk // LANES_PER_BLOCK]
             comptime for i in range(LANE_CHUNKS):
-                var scale = found[i].cast[DType.uint32]()
-                is_lost |= _store_chunk(stores, factors, lane, index, row_chunks, words[i], scale)
+                var scale = scale_of_bytes[element](found[i].cast[DType.uint32]())
+                is_lost |= _store_chunk[SPAN](
+                    stores, factors, lane, index, row_chunks, words[i], scale
+                )
                 index += 1
         else:
             var floats = load_floats[dtype](a, lane, index)
             comptime for i in range(LANE_CHUNKS):
                 # All lanes take every turn: those of a block ask together.
                 var amax = amax_of_lanes[log2_floor(LANES_PER_BLOCK)](magnitude_of(floats[i]))
-                var scale = scale_of_magnitude(amax, a.carry, materialize[ELEMENT]())
-                var words = _encode(floats[i].cast[DType.float32](), scale)
-                is_lost |= _store_chunk(stores, factors, lane, index, row_chunks, words, scale)
+                var scale = scale_of_magnitude(amax, a.carry, materialize[element]())
+                var words = _encode[element](floats[i].cast[DType.float32](), scale)
+                scale = scale_of_bytes[element](scale)
+                is_lost |= _store_chunk[SPAN](
+                    stores, factors, lane, index, row_chunks, words, scale
+                )
                 index += 1
     var flag = lane.largest(SIMD[DType.uint32, 1](UInt32(1) if is_lost else UInt32(0)))[0]
     exponents.store_of_a(lane, NO_EXPONENT if flag != 0 else ZEROS_EXPONENT.cast[DType.uint8]())
 
 
 @always_inline
-def _store_chunk(
+def _store_chunk[
+    span: Int
+](
     stores: LaneStores[_],
     factors: StageFactors,
     lane: LaneOfRow,
@@ -111,7 +126,7 @@ def _store_chunk(
         largest = max(largest, shuffle_xor(largest, UInt32(1 << step)))
         above = max(above, shuffle_xor(above, UInt32(1 << step)))
     var exponent = largest if above != 0 else ZEROS_EXPONENT
-    var is_shared = above == 0 or is_tile_exponent(largest, ~above)
+    var is_shared = above == 0 or is_tile_exponent[span](largest, ~above)
     var bytes = stores.exchanged(scaled_down(words, exponent - scale) if counts else Bytes(0))
     if stores.is_inside(index):
         stores.store(index, bytes)
@@ -132,11 +147,40 @@ def magnitude_of[dtype: DType](x: SIMD[dtype, CHUNK]) -> UInt32:
 
 
 @always_inline
-def _encode(x: Chunk, scale: UInt32) -> Bytes:
-    """Returns the codes of a chunk under a scale byte; zeros for a NaN block."""
-    # A power of two: what it makes inexact is far below the smallest code.
-    var words = rounded(x * f32_of_inverse_scale(scale))
+def _encode[element: Element](x: Chunk, scale: UInt32) -> Bytes:
+    """Returns the bytes of a chunk under a scale byte; zeros for a NaN block."""
+    var words: Bytes
+    comptime if element == Element.E2M3:
+        words = _bytes_of_elements(rounded_values(x, scale, materialize[element]()))
+    else:
+        # A power of two: what it makes inexact is far below the smallest code.
+        words = rounded(x * f32_of_inverse_scale(scale))
     return Bytes(0) if scale == UInt32(E8M0_NAN) else words
+
+
+@always_inline
+def _bytes_of_sixes(a: Activations, row: Int, chunk: Int) -> Bytes:
+    """Returns the bytes of a chunk of E2M3 codes."""
+    comptime BITS = Element.E2M3.bits
+    var element = materialize[Element.E2M3]()
+    var rows = PackedRows[Plain](a.values, a.scales, a.k)
+    var codes = rows.chunk[BITS, RUN_BYTES](element, row, chunk)
+    return _bytes_of_elements(decode_chunk(codes, element))
+
+
+@always_inline
+def _bytes_of_elements(values: Chunk) -> Bytes:
+    """Returns the bytes of elements of E2M3, under a scale that is 2 ** `E2M3_POWER` smaller."""
+    return rounded(values * Float32(1 << E2M3_POWER))
+
+
+@always_inline
+def scale_of_bytes[element: Element](scale: UInt32) -> UInt32:
+    """Returns the scale of the bytes of a block: wrapped around, none that a stage shares."""
+    comptime if element == Element.E2M3:
+        return scale if scale == UInt32(E8M0_NAN) else scale - UInt32(E2M3_POWER)
+    else:
+        return scale
 
 
 @always_inline

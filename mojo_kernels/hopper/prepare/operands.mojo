@@ -3,8 +3,9 @@
     operand    workspace
     E5M2       rows of A as E5M2; rows of B as well, of an SS main loop; shared exponents of all
                rows; those of blocks of A, where a row has none; partial sums of stream-K
-    E4M3       rows of A as E4M3; rows of B as well, MXFP8 as E4M3, MXFP4 as E5M2; fallback flags
-               of rows of A, shared exponents of rows of B; factors of A, float32: [stage][row]
+    E4M3       rows of A, MXFP8 or MXFP6, as E4M3; rows of B as well, MXFP8 as E4M3, MXFP4 as
+               E5M2; fallback flags of rows of A, shared exponents of rows of B; factors of A,
+               float32: [stage][row]
     bf16       rows of B as bfloat16; fallback flags of tiles of 32 rows of B. A is where it was
 
 An E5M2 row of A has one factor; of E4M3, each 128 elements, a stage, have one, infinity if they
@@ -16,6 +17,7 @@ from std.memory import bitcast
 
 from ...launch.queue import DevicePointer, device_pointer
 from ...layouts import PreshuffledCuda
+from ...numbers.elements import Element
 from ...numbers.floats import FLOAT_TYPES, float_code
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.codec import f32_of_scale
@@ -116,17 +118,23 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
 
     @always_inline
     def encode[CHUNKS: Int, is_gathered: Bool](self, a: Activations, lane: LaneOfRow):
-        var to, exponents, factors = self.left, self.exponents, self.factors
         comptime if Self.IS_E5M2:
-            e5m2.encode_row[CHUNKS, Self.ORDER](a, to, exponents, lane)
+            e5m2.encode_row[CHUNKS, Self.ORDER](a, self.left, self.exponents, lane)
         elif Self.IS_E4M3:
-            comptime if not is_gathered:
-                if a.is_encoded():
-                    return e4m3.encode_row[e4m3.CODES, Self.ORDER](a, to, exponents, factors, lane)
-            comptime for dtype in FLOAT_TYPES:
-                if a.dtype == Int32(float_code(dtype)):
-                    keep_branch()
-                    e4m3.encode_row[dtype, Self.ORDER](a, to, exponents, factors, lane)
+            self.encode_as_e4m3[e4m3.ELEMENT, is_gathered](a, lane)
+
+    @always_inline
+    def encode_as_e4m3[element: Element, is_gathered: Bool](self, a: Activations, lane: LaneOfRow):
+        """Encodes a row of elements that E4M3 holds."""
+        comptime CODES = e4m3.CODES
+        var to, exponents, factors = self.left, self.exponents, self.factors
+        comptime if not is_gathered:
+            if a.is_encoded():
+                return e4m3.encode_row[CODES, Self.ORDER, element](a, to, exponents, factors, lane)
+        comptime for dtype in FLOAT_TYPES:
+            if a.dtype == Int32(float_code(dtype)):
+                keep_branch()
+                e4m3.encode_row[dtype, Self.ORDER, element](a, to, exponents, factors, lane)
 
     @always_inline
     def prepare_tile(self, b: TilesOfB, k: UInt32, tile: UInt32, cta: UInt32):
@@ -276,3 +284,25 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
                 )
         else:
             compute_marked[PreshuffledCuda](a, w, result, octet, first_column, of_rows, of_columns)
+
+
+@fieldwise_init
+struct PreparedSixes[bits: Int, in_workspace: Bool](PreparedOperands):
+    """The same rows, those of A of MXFP6: other kernels are not told."""
+
+    comptime Rows = PreparedRows[OperandType.E4M3, Self.bits, Self.in_workspace]
+    comptime HAS_A = True
+    comptime HAS_B = True
+    comptime CLEARS_COUNTERS = False
+    comptime CHUNK_COUNTS = Self.Rows.CHUNK_COUNTS
+    comptime SHARED_BYTES = Self.Rows.SHARED_BYTES
+
+    var rows: Self.Rows
+
+    @always_inline
+    def encode[CHUNKS: Int, is_gathered: Bool](self, a: Activations, lane: LaneOfRow):
+        self.rows.encode_as_e4m3[Element.E2M3, is_gathered](a, lane)
+
+    @always_inline
+    def prepare_tile(self, b: TilesOfB, k: UInt32, tile: UInt32, cta: UInt32):
+        self.rows.prepare_tile(b, k, tile, cta)
