@@ -5,7 +5,7 @@ Hopper's builds on the room of any GPU.
 
     numbers/              what a number is
         elements.mojo         the table of elements: E2M1, E4M3, E5M2, INT8, E2M3, E3M2
-        scales.mojo           the table of scales: E8M0, float32
+        scales.mojo           the table of scales: E8M0, float32, E4M3
         formats.mojo          the table of formats: element x scale x block
         rounding.mojo         the rules that pick a block's scale
         floats.mojo           floats as magnitude bits
@@ -53,6 +53,7 @@ Hopper's builds on the room of any GPU.
         quantize.mojo         quantize, dequantize, relayout: their entries
         rows.mojo             the same: their tasks
         encode.mojo           one block
+        scaled_rows.mojo      blocks under float scales, from floats or codes
         matmul.mojo           C in panels: stretches of K, groups of rows
         panel.mojo            what an arithmetic offers to the panels
         result.mojo           how sums get to memory: bias, gate, rounding

@@ -17,6 +17,7 @@ from layout import Coord
 from std.math import ceildiv
 from std.memory import bitcast
 
+from ..numbers.scales import Scale
 from ..operands import on_stack
 from ..schedule.tiles import RowMajor
 from .block_order import Decoding
@@ -124,10 +125,13 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
         var k_blocks = self.b.shape().k_blocks[Self.Tiles.format]()
         var groups = self.a.groups()
         var first_row = groups.start(first_group)
-        comptime if decoding_of[Self.Tiles]() != Decoding.DEAR:
+        comptime HAS_E4M3 = Self.Tiles.format.scale == Scale.E4M3
+        comptime MAY_BE_DIRECT = Self.Product.TAKES_E4M3_IN_REGISTERS or not HAS_E4M3
+        comptime if MAY_BE_DIRECT and decoding_of[Self.Tiles]() != Decoding.DEAR:
             if groups.in_registers:
                 # The blocks of a single group are contiguous across stretches.
-                var step = k_blocks if groups.count == 1 else STRETCH_BLOCKS
+                var is_whole = groups.count == 1 and not HAS_E4M3
+                var step = k_blocks if is_whole else STRETCH_BLOCKS
                 for first_block in range(0, k_blocks, step):
                     var panel = self._panel(panel_idx, first_block)
                     var num_blocks = min(step, k_blocks - first_block)

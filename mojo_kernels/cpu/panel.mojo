@@ -168,6 +168,8 @@ trait PanelProduct(TrivialRegisterPassable):
     """Blocks of K that are decoded at a time: they fit the first-level cache."""
     comptime Decoded: DecodedStretch
     """Where a stretch of weights is decoded to."""
+    comptime TAKES_E4M3_IN_REGISTERS: Bool
+    """Whether codes under E4M3 scales may be decoded in registers, those a stretch at a time."""
     comptime HAS_ROW_FACTORS: Bool
     """Whether the sums over K are still to be multiplied by a factor of their row."""
     comptime HAS_COLUMN_FACTORS: Bool

@@ -68,7 +68,8 @@ def quantize(
     blocks of 32 with a power of two as the scale. E4M3 under float32 scales is "fp8", a scale for
     each row; "fp8_block", for 1 x 128 of activations; and "fp8_block_2d", for 128 x 128 of weights
     [..., N, K], as DeepSeek has them; "fp8_e5m2" is "fp8" of E5M2. Blocks at the ends of rows and
-    of the rows may be smaller.
+    of the rows may be smaller. "nvfp4" is E2M1 in blocks of 16 under E4M3 scales, which a float32
+    multiplies, the tensor scale: one of each row, or the given one of a whole tensor.
 
     A block that holds a NaN or an infinity becomes NaN as a whole. Codes have no gradient, so
     none passes through `matmul(quantize(x), w)`; `linear(x, w)` has one.

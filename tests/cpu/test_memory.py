@@ -23,11 +23,12 @@ from cases import (
     FORMATS,
     LAYOUTS,
     NUMPY_DTYPES,
+    NVFP4_FORMATS,
+    PAIRS,
     every_dtype,
-    every_format,
     every_layout,
-    every_pair,
     mx_tensor,
+    quantized_normal,
     random_operand,
 )
 from mx_kernels._core.facts import facts
@@ -40,6 +41,7 @@ THREADS = 2
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
+every_format = pytest.mark.parametrize("format", [*FORMATS, *NVFP4_FORMATS])
 at_both_ends = pytest.mark.parametrize("end", ["before the page", "behind the page"])
 SHAPES = [(1, 1, 32), (1, 17, 96), (3, 16, 64), (5, 33, 256), (17, 31, 160), (13, 50, 1056)]
 
@@ -63,7 +65,10 @@ def address(array):
 
 
 def codes_and_scales(rng, rows, k, layout, end, format="mxfp4"):
-    q = mx_tensor(*random_operand(rng, rows, k, format=format), layout, format)
+    if format in NVFP4_FORMATS:
+        q = quantized_normal(rng, (rows, k), format=format)._relayout(facts().layouts[layout])
+    else:
+        q = mx_tensor(*random_operand(rng, rows, k, format=format), layout, format)
     return q, [beside_a_wall(part.numpy(), end) for part in (q.codes, q.scales)]
 
 
@@ -99,10 +104,10 @@ def test_quantize(rng, shape, dtype, format, end):
     table, row = facts(), facts().formats[format]
     codes, scales = (
         blank((m, row.packed_bytes(k)), np.uint8, end),
-        blank((m, k // 32), np.uint8, end),
+        blank(row.scales_of((m, k)), np.uint8, end),
     )
     source = (address(x), table.dtypes[dtype], k, m, k, row.code, table.roundings["even"])
-    table.native.quantize((*source, address(codes), address(scales), table.team, THREADS))
+    table.native.quantize((*source, address(codes), address(scales), 0, table.team, THREADS))
     expected = mx.quantize(x, format=format)
     np.testing.assert_array_equal(codes, expected.codes)
     np.testing.assert_array_equal(scales, expected.scales)
@@ -125,7 +130,7 @@ def test_dequantize(rng, shape, layout, format, end):
 @at_both_ends
 @every_layout
 @pytest.mark.parametrize("target", LAYOUTS)
-@pytest.mark.parametrize("format", FORMATS[:2])
+@pytest.mark.parametrize("format", [*FORMATS[:2], *NVFP4_FORMATS])
 @pytest.mark.parametrize("shape", SHAPES[1:4], ids=str)
 def test_relayout(rng, shape, format, layout, target, end):
     """Layouts know bytes alone: one format of each element size has them all."""
@@ -137,7 +142,7 @@ def test_relayout(rng, shape, format, layout, target, end):
     source = (address(codes), address(scales), table.layouts[layout].code)
     target = (*map(address, out), row.code, encoding.code, n, k)
     table.native.relayout((*source, *target, table.team, THREADS))
-    expected = q.preshuffle(device=row.device) if row.device else q.unshuffle()
+    expected = q._relayout(row)
     np.testing.assert_array_equal(out[0], expected.codes)
     np.testing.assert_array_equal(out[1], expected.scales)
 
@@ -231,7 +236,9 @@ def test_linear_and_matmul(rng, shape, layout, dtype, end):
 
 @at_both_ends
 @every_layout
-@every_pair
+@pytest.mark.parametrize(
+    "pair", [*PAIRS, ("nvfp4", "nvfp4"), ("mxint8", "nvfp4"), ("mxfp8", "nvfp4")], ids="-".join
+)
 @pytest.mark.parametrize("shape", SHAPES[1:5:3], ids=str)
 def test_linear_and_matmul_of_every_pair(rng, shape, pair, layout, end):
     beside_walls(rng, shape, *pair, layout, "float32", end)

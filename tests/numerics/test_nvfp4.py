@@ -37,9 +37,9 @@ MODELOPT = {
     ("bfloat16", 1.0): "7b9cc1e2eb0608191253973d9fe5080fc8eab3e14e8e281c8b86d274027aa21d",
     ("bfloat16", 2.0**-90): "967eb7f853d0bfc0c391dbb964b0e9d20b16d19b6c097b9e846f472b1fa35834",
 }
-"""SHA-256 of the codes and scales that ModelOpt 0.47.0 (torch 2.13.0, on a CPU) makes of all numbers
-of a type up to a magnitude, in the order of their patterns, with one tensor scale; without -0,
-whose sign it drops."""
+"""SHA-256 of the codes and scales that ModelOpt 0.47.0 (torch 2.13.0, on a CPU) makes of all the
+numbers of a type up to a magnitude, in the order of their patterns, with one tensor scale; without
+-0, whose sign it drops."""
 
 
 def test_codes_and_scales_are_modelopts_own_bytes():

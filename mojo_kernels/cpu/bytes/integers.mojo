@@ -46,8 +46,7 @@ def has_integers(format: Format) -> Bool:
 
 @fieldwise_init
 struct ScaleKinds(TrivialRegisterPassable):
-    """Which sides of a product have E4M3 scales: then all scales are floats, one a block of such.
-    """
+    """Which sides of a product have E4M3 scales: beside them all scales are floats."""
 
     var left: Bool
     var right: Bool

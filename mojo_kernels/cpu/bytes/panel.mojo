@@ -25,7 +25,7 @@ from ..block_order import RowGroups
 from ..ranges import RowRange
 from ..panel import DecodedStretch, PANEL_TILES, PanelPart, PanelProduct, WeightPanel
 from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
-from ..weights import WeightTiles, float64_scales, infinite_or_one
+from ..weights import E4M3Stretch, WeightTiles, float64_scales, infinite_or_one
 from ..window import ScaleWindow
 from .activations import ExpandedRows, LIMITS, STRETCH_BLOCKS
 from .dot import ActivationBytes, BlockDot, Lanes, Reach, WeightBytes
@@ -58,6 +58,8 @@ struct _DirectBytes[Weights: WeightTiles](ByteSource):
     comptime Codes = Self.Weights.Codes
 
     var panel: WeightPanel[Self.Weights]
+    var e4m3: E4M3Stretch[STRETCH_BLOCKS]
+    """Scales of one tile, of formats that have such."""
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Self.Codes:
@@ -69,7 +71,18 @@ struct _DirectBytes[Weights: WeightTiles](ByteSource):
 
     @always_inline
     def unit_scales[part: Int](self, tile: Int, block: Int) -> Words:
-        return self.panel.scale_bits[unit_shift[Self.Weights.format.element]()](tile, block)
+        comptime if Self.Weights.format.scale == Scale.E4M3:
+            return bitcast[DType.uint32, LANES](self.e4m3.of(block, part))
+        else:
+            return self.panel.scale_bits[unit_shift[Self.Weights.format.element]()](tile, block)
+
+    @always_inline
+    def decode_scales(self, tile: Int, num_blocks: Int):
+        """Decodes the scales of a tile in some blocks, if there are such."""
+        comptime if Self.Weights.format.scale == Scale.E4M3:
+            comptime HALVINGS = unit_shift[Self.Weights.format.element]()
+            var at = self.panel.place(tile, 0)
+            self.e4m3.decode[doublings=-HALVINGS](self.panel.tiles, at.tile, at.block, num_blocks)
 
 
 @fieldwise_init
@@ -100,31 +113,27 @@ struct DecodedBytes[per_block: Int](ByteSource, DecodedStretch):
 
     def decode[Weights: WeightTiles](self, panel: WeightPanel[Weights], num_blocks: Int):
         """Decodes the first `num_blocks` blocks of `panel`."""
-        var source = _DirectBytes(panel)
-        for block in range(num_blocks):
-            comptime for tile in range(PANEL_TILES):
-                var codes = source.codes(tile, block)
-                var at = self.codes(tile, block)
-                comptime for vector in range(VECTORS):
-                    self.stored.store(Coord(at, vector, 0), source.bytes[vector](codes))
-                comptime if Weights.format.scale == Scale.E4M3:
-                    self._decode_e4m3(panel, tile, block)
-                elif True:
-                    comptime for part in range(Self.per_block):
-                        var scales = source.unit_scales[part](tile, block)
-                        self.scales.store(Coord(at, part, 0), scales)
+        comptime HAS_E4M3 = Weights.format.scale == Scale.E4M3
+        var source = _DirectBytes(panel, E4M3Stretch[STRETCH_BLOCKS].on_stack())
+        comptime if HAS_E4M3:
+            for tile in range(PANEL_TILES):
+                source.decode_scales(tile, num_blocks)
+                for block in range(num_blocks):
+                    self._decode(source, tile, block)
+        elif True:
+            for block in range(num_blocks):
+                comptime for tile in range(PANEL_TILES):
+                    self._decode(source, tile, block)
 
     @always_inline
-    def _decode_e4m3[
-        Weights: WeightTiles
-    ](self, panel: WeightPanel[Weights], tile: Int, block: Int):
-        """Decodes the scales of a tile in one block."""
-        comptime UNIT = Float32(1) / Float32(1 << unit_shift[Weights.format.element]())
-        var at, place = self.codes(tile, block), panel.place(tile, block)
-        var words = panel.tiles.e4m3_scales(place.tile, place.block)
+    def _decode(self, source: _DirectBytes[_], tile: Int, block: Int):
+        """Decodes one block of a tile."""
+        var codes = source.codes(tile, block)
+        var at = self.codes(tile, block)
+        comptime for vector in range(VECTORS):
+            self.stored.store(Coord(at, vector, 0), source.bytes[vector](codes))
         comptime for part in range(Self.per_block):
-            var scales = decode[Element.E4M3](words >> UInt32(8 * part)) * UNIT
-            self.scales.store(Coord(at, part, 0), bitcast[DType.uint32, LANES](scales))
+            self.scales.store(Coord(at, part, 0), source.unit_scales[part](tile, block))
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Int:
@@ -235,6 +244,8 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
     """Blocks of K that are decoded at a time."""
     comptime Decoded = DecodedBytes[Self.scales.per_block()]
     """Where a stretch of weights is decoded to."""
+    comptime TAKES_E4M3_IN_REGISTERS = True
+    """Scales beside them, codes as those of MXFP4."""
     comptime HAS_ROW_FACTORS = Self.scales.left
     """Tensor scales of the activations."""
     comptime HAS_COLUMN_FACTORS = Self.scales.right
@@ -268,7 +279,20 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
         num_rows: Int, Weights: WeightTiles
     ](self, part: PanelPart, tile: Int, panel: WeightPanel[Weights]):
         """Adds a part for one tile of the panel, decoding it in registers."""
-        _add_part[Self.reach, Self.scales, num_rows, 1](self.a, part, tile, _DirectBytes(panel))
+        comptime if Weights.format.scale == Scale.E4M3:
+            self._add_beside_scales[num_rows](part, tile, panel)
+        elif True:
+            var source = _DirectBytes(panel, E4M3Stretch[STRETCH_BLOCKS].on_stack())
+            _add_part[Self.reach, Self.scales, num_rows, 1](self.a, part, tile, source)
+
+    @no_inline
+    def _add_beside_scales[
+        num_rows: Int, Weights: WeightTiles
+    ](self, part: PanelPart, tile: Int, panel: WeightPanel[Weights]):
+        """Adds a part of at most a stretch, E4M3 scales decoded first; the memory is its own."""
+        var source = _DirectBytes(panel, E4M3Stretch[STRETCH_BLOCKS].on_stack())
+        source.decode_scales(tile, part.num_blocks)
+        _add_part[Self.reach, Self.scales, num_rows, 1](self.a, part, tile, source)
 
     @always_inline
     def add_decoded[num_rows: Int](self, part: PanelPart, decoded: Self.Decoded):

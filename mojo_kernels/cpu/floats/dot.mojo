@@ -29,7 +29,7 @@ from ...numbers.formats import E4M3_BLOCK, Format
 from ...numbers.scales import Scale
 from ..encode import E4M3_SCALES
 from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
-from ..weights import WeightTiles, four_codes
+from ..weights import E4M3Stretch, WeightTiles, four_codes
 
 comptime HAS_PAIRS = CompilationTarget._has_feature["avx512bf16"]()
 """Whether a word is a pair of bfloat16."""
@@ -63,14 +63,11 @@ struct TileBlock[Tiles: WeightTiles](TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def of(tiles: Self.Tiles, tile: Int, block: Int, codes: Self.Tiles.Codes) -> Self:
-        """Takes the codes, and loads the scales beside them."""
+    def of(codes: Self.Tiles.Codes, decoded: E4M3Stretch[_], block: Int) -> Self:
+        """Takes the codes, and of formats that have such, the scales of a decoded block."""
         var scales = SIMD[DType.float32, max(Self.NUM_SCALES * LANES, 1)](0)
-        comptime if Self.NUM_SCALES > 0:
-            var bytes = tiles.e4m3_scales(tile, block)
-            comptime for i in range(Self.NUM_SCALES):
-                var numbers = decode[Element.E4M3](bytes >> UInt32(8 * i))
-                scales = scales.insert[offset=i * LANES](numbers)
+        comptime for i in range(Self.NUM_SCALES):
+            scales = scales.insert[offset=i * LANES](decoded.of(block, i))
         return Self(codes, scales)
 
     @always_inline

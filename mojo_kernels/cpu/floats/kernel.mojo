@@ -2,7 +2,7 @@
 
 from ...layouts import OperandShape, Plain
 from ...numbers.floats import FLOAT_TYPES
-from ...numbers.formats import FORMATS, Format, block_of, has_float_scales
+from ...numbers.formats import FORMATS, Format, block_of, has_e4m3_scales, has_float_scales
 from ...operands import Matrix, Operand, matrix
 from ...problem import Known, Left, LeftKind, Right, may_be
 from ..block_order import Decoding, RowGroups
@@ -34,8 +34,10 @@ def groups_of(rows: Int, left: Left, right: Right) -> RowGroups:
 
 
 def _decoding_of(left: Left, right: Right) -> Decoding:
-    """Returns what it takes to decode the weights; beside factors they are beforehand."""
-    return Decoding.DEAR if LeftScales.of(left).factors else decoding_of(right)
+    """Returns what it takes to decode the weights; beside factors they are beforehand, and so are
+    those under E4M3 scales."""
+    var is_dear = LeftScales.of(left).factors or has_e4m3_scales(right.format)
+    return Decoding.DEAR if is_dear else decoding_of(right)
 
 
 def num_bytes(left: Left, rows: Int, k: Int) -> Int:

@@ -20,13 +20,13 @@ from std.memory import bitcast
 from ...layouts import OperandShape
 from ...numbers.floats import F32_EXPONENT_BIAS, FloatBits
 from ...numbers.formats import Format
-from ...numbers.scales import E8M0_BIAS, E8M0_NAN
+from ...numbers.scales import E8M0_BIAS, E8M0_NAN, Scale
 from ...operands import Tiles, on_stack
 from ..block_order import RowGroups
 from ..ranges import RowRange
 from ..panel import DecodedStretch, PANEL_TILES, PanelPart, PanelProduct, PanelTile, WeightPanel
 from ..vectors import BLOCK, HAS_FMA, LANES, Sums, Words, add_exact_product
-from ..weights import WeightTiles, float64_scales, infinite_or_one
+from ..weights import E4M3Stretch, WeightTiles, float64_scales, infinite_or_one
 from ..window import ScaleWindow
 from .activations import FloatActivations, LIMITS, STRETCH_BLOCKS
 from .dot import (
@@ -63,11 +63,12 @@ struct _DirectFloats[Weights: WeightTiles](PanelWeights):
     comptime Codes = TileBlock[Self.Weights]
 
     var panel: WeightPanel[Self.Weights]
+    var e4m3: E4M3Stretch[STRETCH_BLOCKS]
+    """Scales of one tile, of formats that have such."""
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Self.Codes:
-        var at = self.panel.place(tile, block)
-        return TileBlock.of(self.panel.tiles, at.tile, at.block, self.panel.codes(tile, block))
+        return Self.Codes.of(self.panel.codes(tile, block), self.e4m3, block)
 
     @always_inline
     def words[step: Int](self, codes: Self.Codes) -> Words:
@@ -103,13 +104,28 @@ struct DecodedFloats(DecodedStretch, PanelWeights):
 
     def decode[Weights: WeightTiles](self, panel: WeightPanel[Weights], num_blocks: Int):
         """Decodes the first `num_blocks` blocks of `panel`."""
-        var source = _DirectFloats(panel)
+        var e4m3 = E4M3Stretch[STRETCH_BLOCKS].on_stack()
+        var source = _DirectFloats(panel, e4m3)
+        comptime HAS_E4M3 = Weights.format.scale == Scale.E4M3
+        comptime for tile in range(PANEL_TILES):
+            comptime if HAS_E4M3:
+                var at = panel.place(tile, 0)
+                e4m3.decode[doublings=0](panel.tiles, at.tile, at.block, num_blocks)
+                for block in range(num_blocks):
+                    self._decode(source, tile, block)
+        comptime if HAS_E4M3:
+            return
         for block in range(num_blocks):
             comptime for tile in range(PANEL_TILES):
-                var codes = source.codes(tile, block)
-                comptime for step in range(STEPS):
-                    self.decoded.store(Coord(block, step, tile, 0), source.words[step](codes))
-                self.scales.store(Coord(block, tile, 0), source.half_scales(tile, block))
+                self._decode(source, tile, block)
+
+    @always_inline
+    def _decode(self, source: _DirectFloats[_], tile: Int, block: Int):
+        """Decodes one block of a tile."""
+        var codes = source.codes(tile, block)
+        comptime for step in range(STEPS):
+            self.decoded.store(Coord(block, step, tile, 0), source.words[step](codes))
+        self.scales.store(Coord(block, tile, 0), source.half_scales(tile, block))
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> PanelTile:
@@ -213,6 +229,8 @@ struct FloatProduct(PanelProduct):
     """Blocks of K that are decoded at a time."""
     comptime Decoded = DecodedFloats
     """Where a stretch of weights is decoded to."""
+    comptime TAKES_E4M3_IN_REGISTERS = False
+    """Numbers under such scales are decoded beforehand."""
     comptime HAS_ROW_FACTORS = False
     """Each block's sum is multiplied."""
     comptime HAS_COLUMN_FACTORS = False
@@ -248,7 +266,9 @@ struct FloatProduct(PanelProduct):
         num_rows: Int, Weights: WeightTiles
     ](self, part: PanelPart, tile: Int, panel: WeightPanel[Weights]):
         """Adds a part for one tile of the panel, decoding it in registers; without factors."""
-        _add_part[num_rows, 1, SumScaling.EXACT](self.a, part, tile, _DirectFloats(panel))
+        comptime assert Weights.format.scale != Scale.E4M3, "decoded beforehand"
+        var source = _DirectFloats(panel, E4M3Stretch[STRETCH_BLOCKS].on_stack())
+        _add_part[num_rows, 1, SumScaling.EXACT](self.a, part, tile, source)
 
     @always_inline
     def add_decoded[num_rows: Int](self, part: PanelPart, decoded: DecodedFloats):
@@ -307,9 +327,12 @@ struct FloatProduct(PanelProduct):
         comptime F64 = SIMD[DType.float64, LANES]
         comptime NAN = Sums(bitcast[DType.float32](UInt32(0x7FC00000)))
         var total = F64(0)
+        var e4m3 = E4M3Stretch[1].on_stack()
         for block in range((self.a.shape.k // BLOCK)):
             var first_word = self.a.order().index(row, block) * STEPS
-            var codes = TileBlock.of(tiles, tile, block, tiles.codes(tile, block))
+            comptime if Weights.format.scale == Scale.E4M3:
+                e4m3.decode[doublings=0](tiles, tile, block, 1)
+            var codes = TileBlock[Weights].of(tiles.codes(tile, block), e4m3, 0)
             var scales = float64_scales[Weights.format.scale](tiles.scales(tile, block))
             var row_scale = self.a.scale(row, block)
             var block_sums = F64(0)

@@ -17,8 +17,8 @@ from max.graph import DeviceRef, Graph, TensorType, ops
 import mx_kernels as mx
 from cases import (
     DTYPES,
+    FLOAT_FORMATS,
     FORMATS,
-    FP8_FORMATS,
     GATES,
     LAYOUTS,
     OTHER_GATES,
@@ -46,7 +46,7 @@ BIASES = {
 def weights(n: int, k: int, layout: str = "plain", format: str = "mxfp4") -> mx.MXTensor:
     """Returns weights [E, n, k], the same in every process."""
     rng = np.random.default_rng([n, k])
-    if format in FP8_FORMATS:
+    if format in FLOAT_FORMATS:
         return quantized_normal(rng, (E, n, k), layout, format)
     top = 124 if format == "mxfp4" else 118
     parts = [random_operand(rng, n, k, top - 4, top, format=format) for _ in range(E)]
@@ -87,7 +87,10 @@ def grouped(route, i, dtype="bfloat16", layout="preshuffled_cpu", format="mxfp4"
 MODES = [*FORMATS, "bf16"]
 NEIGHBOURS = list(zip(LAYOUTS, [*list(LAYOUTS)[1:], *LAYOUTS], strict=False))
 """Layouts of both weights of a layer: each of both, and no two alike."""
-FLOAT_SCALED = [("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("bf16", "fp8_block_2d")]
+FLOAT_SCALED = [
+    *(("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("bf16", "fp8_block_2d")),
+    ("nvfp4", "nvfp4"),
+]
 """Activations and weights whose scales are float32."""
 CASES = {
     "moe": layer,
