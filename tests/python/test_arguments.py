@@ -66,7 +66,8 @@ def module_of(make):
 
 def experts_of(**options):
     w = layer_of_experts()
-    return mx.MXExperts(w["w_gate_up"], w["w_down"], **options)(X, *ROUTING.values())
+    made = mx.MXExperts(w["w_gate_up"], w["w_down"], **options)
+    return made(X[: 2 * E]) if options.get("takes_rows") else made(X, *ROUTING.values())
 
 
 def written(function):
@@ -88,6 +89,9 @@ def checkpoint(folder, quantized=False):
     tensors["stack"] = floats(E, N, K)
     if quantized:
         tensors = {"a.weight": weights(N, K), "b.weight": floats(N, K)}
+        for e in range(E):
+            for name, shape in (("gate", (N, K)), ("up", (N, K)), ("down", (K, N))):
+                tensors[f"mlp.experts.{e}.{name}_proj.weight"] = weights(*shape)
     mx.save(tensors, folder / "in")
     return folder / "in"
 
@@ -123,9 +127,14 @@ def in_a_graph(call):
     return build
 
 
+SCALES_OF_64_BYTES = {"mxfp4": 4, "nvfp4": 8}
 CALLS = {
     mx.quantize: lambda **options: mx.quantize(X, **options),
     mx.dequantize: lambda **options: mx.dequantize(weights(N, K), **options),
+    mx.requantize: lambda format="mxfp8", **options: mx.requantize(
+        weights(N, K), format, **options
+    ),
+    mx.tensor_scale_of: lambda: mx.tensor_scale_of(X),
     mx.preshuffle: lambda **options: mx.preshuffle(weights(N, K), **options),
     mx.unshuffle: lambda: mx.unshuffle(weights(N, K)),
     mx.matmul: lambda **options: mx.matmul(weights(5, K), weights(N, K), **options),
@@ -135,7 +144,7 @@ CALLS = {
     ),
     mx.moe: of_experts(mx.moe),
     mx.MXTensor: lambda format="mxfp4", **options: mx.MXTensor(
-        torch.ones(64, 64).byte(), torch.ones(64, 4 if format == "mxfp4" else 2).byte(),
+        torch.ones(64, 64).byte(), torch.ones(64, SCALES_OF_64_BYTES.get(format, 2)).byte(),
         format=format, **options,
     ),
     mx.MXTensor.dequantize: lambda **options: weights(N, K).dequantize(**options),
@@ -204,7 +213,9 @@ OF_EXPERTS = {
 }
 QUANTIZED = {"format": "mxfp8", "rounding": "floor"}
 CHANGES = {
-    mx.quantize: QUANTIZED,
+    mx.quantize: QUANTIZED | {"tensor_scale": beside(0.5, format="nvfp4")},
+    mx.requantize: {"rounding": "floor", "tensor_scale": beside(0.5, format="nvfp4")},
+    mx.tensor_scale_of: {},
     mx.dequantize: {"dtype": "float16"},
     mx.preshuffle: {"device": "gfx950"},
     mx.unshuffle: {},
@@ -217,6 +228,7 @@ CHANGES = {
         "format": "mxint8",
         "layout": "preshuffled_cpu",
         "dtype": "float32",
+        "tensor_scale": beside(0.5, format="nvfp4"),
     },
     mx.MXTensor.dequantize: {"dtype": "float16"},
     mx.MXTensor.preshuffle: {"device": "gfx950"},
@@ -226,7 +238,7 @@ CHANGES = {
         **{"activation": "swiglu_oai", **LEFT},
         **{"interleaved": True, "limit": 0.5, "alpha": 3.0},
         **{name: beside(0.5, activation="situ") for name in ("beta", "linear_beta")},
-        "apply_router_weight_on_input": True,
+        **{"apply_router_weight_on_input": True, "takes_rows": True},
         "gate_up_proj_bias": floats(E, 2 * INNER),
         "down_proj_bias": floats(E, K),
     },
@@ -247,7 +259,7 @@ CHANGES = {
             True, op="matmul", device="gfx950", activations="fp8_block", format="fp8_block_2d"
         ),
     },
-    mx.load: {"device": "meta", "preshuffle": False, "progress": True},
+    mx.load: {"device": "meta", "preshuffle": False, "progress": True, "join_experts": False},
     mx.save: {"max_shard_bytes": 100, "metadata": {"a": "b"}},
     checkpoints.convert: {
         **{"to": "quark", **QUANTIZED, "include": ["embed.weight"], "exclude": ["a.weight"]},
@@ -378,7 +390,6 @@ REFUSED = [
     (mx.explain, "activation", {"activation": "silu"}),
     (mx.explain, "interleaved", {"interleaved": False}),
     (mx.explain, "by_columns", {"by_columns": True}),
-    (checkpoints.convert, "format", {"quantized": True, "format": "mxfp8"}),
     (checkpoints.convert, "rounding", {"quantized": True, "rounding": "rceil"}),
     (checkpoints.convert, "include", {"quantized": True, "include": ["a.weight"]}),
     (checkpoints.convert, "out", {"path": "out.safetensors", "max_shard_bytes": 100}),

@@ -79,7 +79,7 @@ def test_every_format_has_a_part_and_two_formats_need_the_whole(monkeypatch):
             for kind in (QUANTIZED, ENCODED):
                 parts._of(kind, left.code, right.code)
     floats = {part(2, code) for code in range(len(formats))}
-    integers = {part(1, formats[name].code) for name in ("mxfp4", "mxfp6", "mxint8")}
+    integers = {part(1, formats[name].code) for name in ("mxfp4", "mxfp6", "mxint8", "nvfp4")}
     assert formats["mxfp4"].code == 0, "what is compiled beside the first part"
     assert set(found) == {f"{name}.so" for name in floats | integers}
     assert len(found) == len(set(found)), "each is loaded once"

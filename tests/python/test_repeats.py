@@ -121,7 +121,7 @@ def test_bad_arguments_are_refused_in_the_same_words(given):
         {"bias": torch.zeros(N, dtype=torch.int32)},
         {"rounding": "up"},
         {"out_dtype": "int8"},
-        {"activations": "mxfp6"},
+        {"activations": "mxfp5"},
         {"x": given["x"][:, : K - 32]},
         {"x": given["x"].int()},
         {"x": None},
@@ -271,7 +271,7 @@ REFUSED = {
         {"group_sizes": torch.tensor([-1, 1, 0], dtype=torch.int32)},
         {"group_sizes": torch.ones(E)},
         {"bias": torch.zeros(E, N + 1)},
-        {"activations": "mxfp6"},
+        {"activations": "mxfp5"},
     ),
 }
 CASES = [(f, name) for f, (_, other) in EXPERTS.items() for name in ANY_EXPERTS | other]
