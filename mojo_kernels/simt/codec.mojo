@@ -16,7 +16,6 @@ from std.bit import log2_floor
 from std.math import ceildiv
 from std.memory import bitcast
 
-from ..layouts import RUN_BYTES
 from ..numbers.elements import Element
 from ..numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
 from ..numbers.formats import E4M3_BLOCK, FORMATS, Format
@@ -294,7 +293,11 @@ def unpack[bits: Int](words: ChunkWords[bits]) -> Codes:
 @always_inline
 def first_run_of_chunk[bits: Int](chunk: Int) -> Int:
     """Returns the run of a row that a chunk's codes begin in; a second one may follow."""
-    return chunk * CHUNK * bits // 8 // RUN_BYTES
+    comptime if CHUNK * bits % WORD_BITS == 0:
+        return chunk * CHUNK_WORDS[bits]
+    else:
+        comptime LOG2_WORD_BITS = log2_floor(WORD_BITS)
+        return (chunk * (CHUNK * bits)) >> LOG2_WORD_BITS
 
 
 @always_inline

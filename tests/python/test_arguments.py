@@ -327,7 +327,9 @@ def described(value):
         return repr(value), described(value.codes), described(value.scales)
     if isinstance(value, torch.Tensor):
         told = str(value.dtype), tuple(value.shape), str(value.device)
-        return told if value.is_meta else (*told, bytes(value.detach().view(torch.uint8).numpy()))
+        return told if value.is_meta else (*told, bytes(value.detach().flatten().view(torch.uint8).numpy()))
+    if hasattr(value, "_asdict"):
+        return described(value._asdict())
     if isinstance(value, nn.Module):
         return repr(value), described(value.state_dict())
     if isinstance(value, dict):
