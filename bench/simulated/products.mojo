@@ -32,7 +32,7 @@ struct Product[types: ProductTypes, plan: Plan, k_tail: Bool = False](Listed):
             comptime shape = Self.plan.streaming_of(Self.k_tail)
             StreamingKernel[Self.types, shape].launch(problem, queue)
         elif Self.plan.family == Family.INTERLEAVED:
-            comptime shape = Self.plan.interleaved
+            comptime shape = Self.plan.interleaved_of(Self.types)
             InterleavedKernel[Self.types, shape, Self.k_tail].launch(problem, queue)
         else:
             PingPongKernel[Self.types, Self.plan.m_tiles, Self.k_tail].launch(problem, queue)

@@ -39,6 +39,11 @@ comptime SUMS = 4
 comptime LANE_BYTES[format: Format] = format.packed_bytes(BLOCK)
 """Bytes of the packed codes that a lane feeds."""
 
+comptime CODE_PIECE_BYTES[format: Format] = piece_bytes_of(format.element.bits)
+"""Bytes of codes that a lane loads straight to LDS: half a block of six-bit codes."""
+comptime CODE_LOAD_BYTES[format: Format] = load_bytes_of(CODE_PIECE_BYTES[format])
+"""Bytes of LDS from such codes of a wave to the next."""
+
 comptime GROUP_BLOCKS = PreshuffledCdna4.SCALE_K_MULTIPLE
 """Blocks along K whose scales share words: those of two tiles."""
 comptime GROUP_TILES = GROUP_BLOCKS // TILE_BLOCKS
@@ -55,6 +60,18 @@ comptime QUANTIZED_ROWS = SCALE_GROUP_ROWS
 """Rows that a wave quantizes."""
 comptime QUANTIZE_WAVES = 2
 """Waves of a workgroup that quantizes. Guess."""
+
+
+def piece_bytes_of(bits: Int) -> Int:
+    """Returns the bytes of codes of so many bits that a lane loads straight to LDS."""
+    comptime HALF_A_BLOCK_OF_SIXES = 12
+    return HALF_A_BLOCK_OF_SIXES if bits == 6 else PIECE_BYTES
+
+
+def load_bytes_of(piece_bytes: Int) -> Int:
+    """Returns the bytes of LDS from what a wave loads at once to the next; operands/shared.mojo
+    says why there are some between them."""
+    return LANES * piece_bytes + (0 if piece_bytes == PIECE_BYTES else PIECE_BYTES)
 
 
 def rows_at_once(row_bytes: Int) -> Int:

@@ -103,7 +103,7 @@ def _launch_row[
                                 comptime shape = choice.plan.streaming_of(k_tail)
                                 return StreamingKernel[types, shape].launch(problem, queue)
                             elif choice.plan.family == Family.INTERLEAVED:
-                                comptime shape = choice.plan.interleaved
+                                comptime shape = choice.plan.interleaved_of(types)
                                 comptime Kernel = InterleavedKernel[types.encoded(), shape, k_tail]
                                 var part = problem
                                 comptime if choice.quantizes_first(types):

@@ -51,6 +51,10 @@ struct Formats(Equatable, TrivialRegisterPassable):
         """Returns the formats at positions of `FORMATS`; `NO_FORMAT` is that of kept floats."""
         return Self(_format(left), _format(right))
 
+    def multiply_at_once(self) -> Bool:
+        """Says whether a matrix instruction takes the shortest time: it knows no eight bits."""
+        return self.left.element.bits < 8 and self.right.element.bits < 8
+
     def words(self) -> String:
         return String(name_of(self.left), " x ", name_of(self.right))
 
@@ -62,6 +66,10 @@ comptime PAIRS = [
     Formats(Format.MXFP8, Format.MXFP8),
     Formats(Format.MXFP8_E5M2, Format.MXFP4),
     Formats(Format.MXFP8_E5M2, Format.MXFP8_E5M2),
+    Formats(Format.MXFP6, Format.MXFP4),
+    Formats(Format.MXFP6, Format.MXFP6),
+    Formats(Format.MXFP6_E3M2, Format.MXFP4),
+    Formats(Format.MXFP6_E3M2, Format.MXFP6_E3M2),
     Formats(Format.FP8, Format.FP8),
     Formats(Format.FP8_E5M2, Format.FP8_E5M2),
     Formats(Format.FP8_BLOCK, Format.FP8_BLOCK_2D),
@@ -91,7 +99,8 @@ def unsupported(formats: Formats) -> String:
 
 def has_expert_kernels(formats: Formats) -> Bool:
     """Says the same of products with one of several matrices for each row."""
-    return has_kernels(formats) and formats.left.scale == Scale.E8M0
+    var is_six = formats.left.element.bits == 6
+    return has_kernels(formats) and formats.left.scale == Scale.E8M0 and not is_six
 
 
 def has_kernels(formats: Formats) -> Bool:
@@ -174,9 +183,14 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
             and (self.kind() != LeftKind.QUANTIZED or left.rounding == self.rounding)
             and problem.right.format == self.formats.right.code()
             and problem.right.layout == self.right_layout()
+            and self.has_layout(problem.k)
             and result.dtype == float_code(self.out)
             and result.bias_dtype == (float_code(self.bias.value()) if self.bias else NO_BIAS)
         )
+
+    def has_layout(self, k: Int) -> Bool:
+        """Says whether rows of weights are whole pieces: of six-bit codes K is a multiple of 64."""
+        return self.formats.right.packed_bytes(k) % PreshuffledCdna4.BYTE_MULTIPLE == 0
 
     def right_layout(self) -> Int:
         """Returns the layout of weights; the plain one, of codes that lie column by column."""

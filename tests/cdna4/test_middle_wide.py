@@ -1,4 +1,4 @@
-"""The CDNA4 middle kernels for eight-bit activations, in the simulator, against the oracle.
+"""The CDNA4 middle kernels for activations of six and eight bits, simulated, against the oracle.
 
 Every launch executes every workgroup and is checked for hazards and for accesses beyond the
 operands. Scales of blocks and of rows have any mantissa.
@@ -14,19 +14,32 @@ import oracle
 from gfx950.timing import profile
 from tests.cdna4 import support as cdna4
 
-NAME = re.compile(r"(\w+)-(\w+)/middle(\d+)x(\d+)(?:s\d+)?d(\d+)_([a-z\d]+)_(none|[a-z\d]+)")
+NAME = re.compile(
+    r"(\w+)-(\w+)/middle(\d+)x(\d+)(?:s\d+)?d(\d+)(?:w(\d+))?_([a-z\d]+)_(none|[a-z]+\d+)t?"
+)
 BLOCKS, ROWS, MX = "fp8_block-fp8_block_2d/", "fp8-fp8/", "mxfp8-mxfp8/"
+W4A6, W6A6 = "mxfp6-mxfp4/", "mxfp6-mxfp6/"
 SPLIT, LARGE = "middle64x64s3d4_float32_float32", "middle128x256d3_bfloat16_none"
 BIASED_SPLIT = "middle64x128s2d4_bfloat16_bfloat16"
 SMALL, HIGH, WIDE = (
     f"{cut}_bfloat16_none" for cut in ("middle64x64d4", "middle192x128d4", "middle160x256d3")
 )
-KERNELS = (
+EIGHT_BITS = (
     *(f"{pair}{cut}" for pair in (BLOCKS, ROWS, MX, "mxfp8-mxfp4/") for cut in (SPLIT, LARGE)),
     *(f"{BLOCKS}{cut}" for cut in (SMALL, BIASED_SPLIT, HIGH, WIDE)),
 )
+EIGHT_WAVES, HIGH_OF_SIXES = (f"middle{cut}_bfloat16_none" for cut in ("128x512d2w8", "192x256d2"))
+TAIL, TAIL_OF_SIXES = (f"middle{cut}_bfloat16_nonet" for cut in ("96x192d3", "128x128d3"))
+SIX_BITS = (
+    *(f"{W4A6}{cut}" for cut in (SPLIT, LARGE, EIGHT_WAVES, TAIL)),
+    *(f"{W6A6}{cut}" for cut in (TAIL_OF_SIXES, HIGH_OF_SIXES)),
+)
+KERNELS = EIGHT_BITS + SIX_BITS
 STAGE_K, CHUNK_K = 128, 4096
 SHAPES = [(17, 100, 640), (70, 140, CHUNK_K + 256), (1, 1, 384), (100, 130, 896)]
+STAGE_OF_SIXES = 256
+SHAPES_OF_SIXES = [(17, 100, 1280), (100, 257, CHUNK_K + 512), (1, 1, 768), (70, 130, 1792)]
+TAILED_SHAPES = [(17, 100, 1088), (100, 130, 64), (1, 1, CHUNK_K + 192), (97, 200, 576)]
 SCALE_ROUNDINGS = 2
 """Of products whose scales are no powers of two."""
 
@@ -91,9 +104,17 @@ def multiply(kernels, name, shape, *, a=None, b=None, **options):
 @pytest.mark.parametrize("name", KERNELS)
 def test_ragged_shapes_are_within_the_bound(kernels, name, late):
     """Two shapes each: kernels of one pair, and both modes, have different ones."""
-    index = KERNELS.index(name) + late
-    for shape in (SHAPES[index % len(SHAPES)], SHAPES[(index + 2) % len(SHAPES)]):
+    index, shapes = KERNELS.index(name) + late, SHAPES
+    if name in SIX_BITS:
+        shapes = TAILED_SHAPES if name.endswith("t") else SHAPES_OF_SIXES
+    for shape in (shapes[index % len(shapes)], shapes[(index + 2) % len(shapes)]):
         multiply(kernels, name, shape, late=late)
+
+
+@pytest.mark.parametrize("stages", [*range(2, 8), 15, 16, 17])
+@pytest.mark.parametrize("name", [W4A6 + LARGE, W6A6 + HIGH_OF_SIXES])
+def test_any_number_of_stages_of_six_bits_is_within_the_bound(kernels, name, stages):
+    multiply(kernels, name, (20, 48, stages * STAGE_OF_SIXES))
 
 
 @pytest.mark.parametrize("stages", [*range(1, 7), 32, 33])
@@ -137,16 +158,23 @@ def test_nothing_spills_and_a_stage_meets_once(kernels, name):
     text = cdna4.compile_texts("middle_wide")[name]
     for count in ("vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size"):
         assert re.search(rf"\.{count}:\s+0\n", text), count
-    left, right, *cut, _, _ = NAME.fullmatch(name).groups()
-    m_tiles, n_tiles, depth = (int(n) // by for n, by in zip(cut, (16, 64, 1), strict=True))
+    left, right, rows, columns, depth, waves, *_ = NAME.fullmatch(name).groups()
+    depth, waves = int(depth), int(waves or 4)
+    m_tiles, n_tiles = int(rows) // 16, int(columns) // (16 * waves)
+    slices = 2 if name in SIX_BITS else 1
     loop = [instruction.name for instruction in cdna4.loop_of(kernels[name])]
     assert loop.count("s_barrier") == depth
-    assert sum(x.startswith("v_mfma") for x in loop) == m_tiles * n_tiles * depth
-    assert loop.count("ds_read_b128") == 2 * m_tiles * depth
+    assert sum(x.startswith("v_mfma") for x in loop) == m_tiles * n_tiles * depth * slices
     of_a, of_b = m_tiles * 16 // 32, n_tiles * (1 if right == "mxfp4" else 2)
+    assert loop.count("ds_read_b128") == (0 if name in SIX_BITS else 2 * m_tiles * depth)
+    if name in SIX_BITS:
+        assert loop.count("buffer_load_dwordx3") == m_tiles * 4 // waves * depth
+        of_a, of_b = 0, n_tiles * slices if right == "mxfp4" else 0
     # Scales of activations, which few stages load, may be one more.
     sure = (of_a + of_b) * depth
     assert sure <= loop.count("buffer_load_dwordx4") <= sure + depth
+    if right == "mxfp6":
+        assert loop.count("buffer_load_dwordx2") == 3 * n_tiles * slices * depth
     additions = loop.count("v_fma_f32") + 2 * loop.count("v_pk_fma_f32")
     assert additions == (4 * m_tiles * n_tiles * depth if left == "fp8_block" else 0)
 

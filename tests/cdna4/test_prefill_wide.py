@@ -17,6 +17,7 @@ from tests.tiers import late_by_turns
 STAGE_K = 256
 NUM_XCDS = 8
 FP8, W4A8, W4A16 = "mxfp8-mxfp8/", "mxfp8-mxfp4/", "bf16-mxfp4/"
+W4A6, W6A6 = "mxfp6-mxfp4/", "mxfp6-mxfp6/"
 MATMUL, LOW_MATMUL = "matmul_m8_bfloat16_none", "matmul_m4_bfloat16_none"
 LINEAR, LOW_LINEAR = "linear_m8_bfloat16_bfloat16_none", "linear_m4_bfloat16_bfloat16_none"
 TAILS = (
@@ -27,6 +28,8 @@ TAILS = (
     "mxfp8_e5m2-mxfp4/linear_m8_bfloat16_bfloat16_nonet",
     "mxfp8_e5m2-mxfp8_e5m2/linear_m4_float32_float32_float32t",
     W4A16 + "linear_m4_bfloat16_float32_float32t",
+    W4A6 + "matmul_m4_float32_float32t",
+    "mxfp6_e3m2-mxfp4/linear_m8_float16_float16_float16t",
 )
 WHOLE = (
     FP8 + MATMUL,
@@ -38,8 +41,14 @@ WHOLE = (
     FP8 + LOW_LINEAR,
     W4A8 + LOW_LINEAR,
     W4A16 + LOW_LINEAR,
+    W4A6 + MATMUL,
+    W4A6 + LINEAR,
+    W4A6 + LOW_LINEAR,
+    W6A6 + MATMUL,
+    W6A6 + LOW_LINEAR,
 )
-KERNELS = WHOLE + TAILS
+TAIL_OF_SIXES = W6A6 + MATMUL + "t"
+KERNELS = (*WHOLE, *TAILS, TAIL_OF_SIXES)
 
 pytestmark = pytest.mark.deep
 
@@ -69,14 +78,21 @@ def test_odd_shapes_are_within_the_bound(kernels, rng, name, shape):
     multiply(kernels[name], name, rng, shape).check()
 
 
+@late_by_turns(shape=[(300, 280, 576), (1, 1, 64), (33, 100, 1216), (130, 20, 448)])
+def test_six_bit_weights_may_end_within_a_stage(kernels, rng, shape, late):
+    multiply(kernels[TAIL_OF_SIXES], TAIL_OF_SIXES, rng, shape, late=late).check()
+
+
 @pytest.mark.parametrize("k", [256, 512, 1280])
-@pytest.mark.parametrize("name", [FP8 + MATMUL, W4A8 + LOW_MATMUL, W4A16 + LOW_LINEAR])
+@pytest.mark.parametrize(
+    "name", [FP8 + MATMUL, W4A8 + LOW_MATMUL, W4A6 + MATMUL, W4A16 + LOW_LINEAR]
+)
 def test_any_number_of_stages_is_within_the_bound(kernels, rng, name, k):
     multiply(kernels[name], name, rng, (64, 80, k)).check()
 
 
 @pytest.mark.parametrize(
-    "name", [FP8 + LINEAR, W4A8 + LOW_LINEAR, FP8 + MATMUL, W4A16 + LOW_LINEAR]
+    "name", [FP8 + LINEAR, W4A8 + LOW_LINEAR, FP8 + MATMUL, W4A6 + LINEAR, W4A16 + LOW_LINEAR]
 )
 @pytest.mark.parametrize("order, late", [(0, False), (1, True), (2, False)])
 def test_workgroups_of_a_team_may_meet_in_any_order(kernels, rng, name, order, late):
@@ -86,7 +102,17 @@ def test_workgroups_of_a_team_may_meet_in_any_order(kernels, rng, name, order, l
     multiply(kernels[name], name, rng, shape, **options).check()
 
 
-@pytest.mark.parametrize("name", [FP8 + MATMUL, W4A8 + MATMUL, FP8 + LOW_MATMUL, W4A8 + LOW_MATMUL])
+@pytest.mark.parametrize(
+    "name",
+    [
+        FP8 + MATMUL,
+        W4A8 + MATMUL,
+        FP8 + LOW_MATMUL,
+        W4A8 + LOW_MATMUL,
+        W4A6 + MATMUL,
+        W6A6 + MATMUL,
+    ],
+)
 def test_each_block_meets_its_own_scale_and_weights(kernels, rng, name):
     """A row for each element along K, all others zero: any other order would move it."""
     k = rows = 256
@@ -108,7 +134,7 @@ def test_kept_floats_meet_their_own_weights(kernels, rng):
     oracle.assert_bitwise_equal(product.c, expected)
 
 
-@pytest.mark.parametrize("name", [FP8 + LOW_LINEAR, W4A16 + LOW_LINEAR])
+@pytest.mark.parametrize("name", [FP8 + LOW_LINEAR, W4A6 + LOW_LINEAR, W4A16 + LOW_LINEAR])
 def test_a_nan_reaches_exactly_its_row(kernels, rng, name):
     x = random_floats(rng, 40, 2 * STAGE_K)
     x[3, 77], x[21, 300] = np.nan, np.nan
@@ -131,7 +157,7 @@ def test_no_vector_spills_and_no_scalar_in_the_loop(kernels, name):
 def test_arguments_are_preloaded(name):
     text = cdna4.compile_texts("prefill_wide")[name]
     dwords = int(re.search(r"\.amdhsa_user_sgpr_kernarg_preload_length (\d+)", text)[1])
-    assert dwords >= (13 if "mxfp8" in name else 11)
+    assert dwords >= (11 if "bf16-" in name else 13)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -146,18 +172,29 @@ def test_the_loop_multiplies_and_moves_a_stage(kernels, name):
         assert names.count("v_cvt_scalef32_pk_bf16_fp4") == 16 * n_tiles * slices
     else:
         assert sum(name.startswith("v_mfma_scale_f32_16x16x128") for name in names) == tiles
-    a_pieces, b_pieces = (size // 16 for size in made.k_bytes)
-    assert names.count("ds_read_b128") == (m_tiles * a_pieces + n_tiles * b_pieces) * slices
-    tiles_of_phase = 8 if made.is_kept else 16
+    a_pieces, b_pieces = (-(-size // 16) for size in made.k_bytes)
+    has_sixes = made.left.startswith("mxfp6")
+    whole_pieces = 0 if has_sixes else m_tiles * a_pieces
+    whole_pieces += 0 if made.right.startswith("mxfp6") else n_tiles * b_pieces
+    assert names.count("ds_read_b128") == whole_pieces * slices
+    tiles_of_phase = 8 if made.is_kept else tiles // slices if has_sixes else 16
     assert names.count("s_barrier") == 2 * tiles // tiles_of_phase
     loads = m_tiles // 2 * a_pieces + 2 * b_pieces * slices
-    assert sum(name == "buffer_load_dwordx4" for name in names) == loads
+    assert sum(name in ("buffer_load_dwordx4", "buffer_load_dwordx3") for name in names) == loads
     waits = [i.mods["vmcnt"] for i in loop if i.name == "s_waitcnt" and "vmcnt" in i.mods]
     assert waits and min(waits) >= loads // slices - b_pieces
 
 
 @pytest.mark.parametrize(
-    "name", [FP8 + MATMUL, W4A8 + MATMUL, FP8 + LOW_LINEAR, W4A16 + LOW_LINEAR]
+    "name",
+    [
+        FP8 + MATMUL,
+        W4A8 + MATMUL,
+        FP8 + LOW_LINEAR,
+        W4A6 + MATMUL,
+        W6A6 + MATMUL,
+        W4A16 + LOW_LINEAR,
+    ],
 )
 def test_lds_has_no_bank_conflict_in_the_steady_state(kernels, name):
     p = model(kernels[name], name, 256, 512, 4 * STAGE_K)

@@ -1,7 +1,7 @@
-"""Activations of more than four bits on CDNA4: kept as bfloat16, or eight-bit codes.
+"""Activations of more than four bits on CDNA4: kept as bfloat16, or codes of six or eight bits.
 
 The decode kernels of every pair of formats, compiled and run in the simulator, against the oracle;
-and the kernel that quantizes to eight bits, bit for bit.
+and the kernel that quantizes to such codes, bit for bit.
 """
 
 import numpy as np
@@ -14,10 +14,12 @@ from tests.cdna4.support import NUMPY_DTYPES, Decode, Problem
 from tests.cdna4.test_quantize import normal_values, rows_of
 
 SHAPES = [(1, 17, 32), (3, 40, 96), (20, 33, 160), (5, 100, 544), (33, 40, 1056), (70, 33, 672)]
+SHAPES_OF_SIXES = [(3, 40, 64), (20, 33, 192), (5, 100, 576), (33, 40, 1088)]
+"""Where weights have six bits."""
 SPLIT = "linear_bfloat16_even_bfloat16_none_m1n4w4s3t"
 SHARED = "linear_bfloat16_even_bfloat16_none_m2n4w4s2k2d2h2t"
-KEPT, W4A8 = "bf16-mxfp4/", "mxfp8-mxfp4/"
-FORMATS = ("mxfp8", "mxfp8_e5m2")
+KEPT, W4A6, W4A8 = "bf16-mxfp4/", "mxfp6-mxfp4/", "mxfp8-mxfp4/"
+FORMATS = ("mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2")
 
 pytestmark = pytest.mark.deep
 
@@ -41,14 +43,15 @@ def test_ragged_shapes_are_within_the_bound(kernels, rng, share):
     """Each kernel on a shape, its neighbour on another; by turns at once and late."""
     for index, (name, kernel) in enumerate(kernels.items()):
         decode = Decode.named(name)
-        shapes = [shape for shape in SHAPES if decode.supports(shape[2])]
+        shapes = SHAPES_OF_SIXES if decode.right.startswith("mxfp6") else SHAPES
+        shapes = [shape for shape in shapes if decode.supports(shape[2])]
         shape = shapes[(share + index) % len(shapes)]
         late = (share + index // 2) % 2 == 1
         cdna4.assert_multiplies(kernel, decode, problem_for(decode, rng, shape), late=late)
 
 
 @pytest.mark.parametrize("label", [SPLIT, SHARED])
-@pytest.mark.parametrize("formats", [KEPT, W4A8])
+@pytest.mark.parametrize("formats", [KEPT, W4A6, W4A8])
 def test_split_k_gives_the_same_bits_in_every_order_of_arrival(kernels, rng, formats, label):
     kernel, decode = kernels[formats + label], Decode.named(formats + label)
     problem = problem_for(decode, rng, (20, 70, 1056))
@@ -62,7 +65,7 @@ def test_split_k_gives_the_same_bits_in_every_order_of_arrival(kernels, rng, for
 
 
 @pytest.mark.parametrize("label", [SPLIT, SHARED])
-@pytest.mark.parametrize("formats", [KEPT, W4A8])
+@pytest.mark.parametrize("formats", [KEPT, W4A6, W4A8])
 def test_waves_need_not_run_in_step(kernels, rng, formats, label):
     decode = Decode.named(formats + label)
     problem = problem_for(decode, rng, (20, 70, 544))
@@ -78,7 +81,9 @@ def test_linear_equals_matmul_of_codes_to_the_bit(kernels, rng):
     pairs = [pair for pair in pairs if pair[1] in kernels]
     assert len(pairs) >= 4
     for pair in pairs:
-        problem = problem_for(Decode.named(pair[0]), rng, (20, 33, 544))
+        decode = Decode.named(pair[0])
+        k = 544 if decode.supports(544) else 576
+        problem = problem_for(decode, rng, (20, 33, k))
         results = [
             cdna4.multiply(kernels[name], Decode.named(name), problem, check=False) for name in pair
         ]
@@ -90,7 +95,7 @@ def test_each_element_of_the_weights_meets_its_own_activation(kernels):
     for name, kernel in kernels.items():
         decode = Decode.named(name)
         if decode.x == "bfloat16" and decode.rounding == "even" and decode.bias == "none":
-            k, fmt = 160, oracle.FORMATS[decode.right]
+            k, fmt = 160 if decode.supports(160) else 192, oracle.FORMATS[decode.right]
             values = np.resize(fmt.element.decode(np.arange(8)), (16, k)) + np.eye(16, k)
             codes = oracle.pack(fmt.element.encode(values), fmt.element.bits)
             scales = np.resize(np.arange(120, 135), (16, k // oracle.BLOCK)).astype(np.uint8)
@@ -101,7 +106,7 @@ def test_each_element_of_the_weights_meets_its_own_activation(kernels):
             oracle.assert_bitwise_equal(c, oracle.dequantize(codes, scales, decode.right).T)
 
 
-@pytest.mark.parametrize("formats", [KEPT, W4A8])
+@pytest.mark.parametrize("formats", [KEPT, W4A6, W4A8])
 def test_a_nan_reaches_exactly_its_row_or_column(kernels, rng, formats):
     for label in (SPLIT, SHARED):
         decode = Decode.named(formats + label)
@@ -120,7 +125,7 @@ def assert_quantizes(kernel, values, name, **options):
         x = np.ascontiguousarray(values.astype(NUMPY_DTYPES[dtype]))
     rows, k = x.shape
     found = cdna4.described(name, rows, 0, k)
-    codes = np.full((rows, k), 0xA5, np.uint8)
+    codes = np.full((rows, oracle.FORMATS[fmt].packed_bytes(k)), 0xA5, np.uint8)
     scales = np.full((rows, k // oracle.BLOCK), 0xA5, np.uint8)
     launch = cdna4.Launch(
         found.grid, found.threads, found.bind(a=x, codes=codes, scales=scales), ()
@@ -149,11 +154,15 @@ def test_every_element_is_encoded_under_a_scale(quantizers, fmt, rounding, expon
     assert_quantizes(quantizers[name], values, name, check=False)
 
 
-@pytest.mark.parametrize("dtype, exponent", [("float16", -14), ("float16", 15), ("float32", 0)])
-def test_elements_of_other_types_are_encoded_under_a_scale(quantizers, dtype, exponent):
+@pytest.mark.parametrize("fmt", ["mxfp8", "mxfp6", "mxfp6_e3m2"])
+@pytest.mark.parametrize(
+    "dtype, exponent",
+    [("float16", -14), ("float16", -5), ("float16", 0), ("float16", 15), ("float32", 0)],
+)
+def test_elements_of_other_types_are_encoded_under_a_scale(quantizers, fmt, dtype, exponent):
     elements = float32_corners() if dtype == "float32" else every_value(dtype)
     values = rows_of(blocks_of(elements[np.isfinite(elements)], 2.0**exponent))
-    name = f"mxfp8_{dtype}_even"
+    name = f"{fmt}_{dtype}_even"
     assert_quantizes(quantizers[name], values, name, check=False)
 
 

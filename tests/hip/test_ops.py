@@ -112,8 +112,8 @@ def assert_linear(out, x, activations, plain):
 # What the kernels compute
 
 
-@pytest.mark.parametrize("fmt", ["mxfp8", "mxfp8_e5m2"])
-def test_quantize_to_eight_bits_gives_the_bits_of_the_format(gpu, rng, fmt):
+@pytest.mark.parametrize("fmt", ["mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2"])
+def test_quantize_to_more_than_four_bits_gives_the_bits_of_the_format(gpu, rng, fmt):
     x = floats(rng, (37, 544))
     q = mx.quantize(x, format=fmt)
     expected = oracle.quantize(values_of(x), format=fmt)
@@ -203,7 +203,7 @@ def test_floats_that_a_launch_before_encodes_are_within_the_bound(gpu, rng):
 
 
 @pytest.mark.parametrize("shape", tiered(WIDE_SHAPES, first=WIDE_SHAPES[:1]))
-@pytest.mark.parametrize("activations", tiered(["bf16", "mxfp8"], first=["bf16"]))
+@pytest.mark.parametrize("activations", tiered(["bf16", "mxfp6", "mxfp8"], first=["bf16"]))
 def test_activations_of_more_than_four_bits_are_within_the_bound(gpu, rng, activations, shape):
     m, n, k = shape
     x = floats(rng, (m, k))
@@ -281,16 +281,17 @@ def test_the_first_tile_of_many_rows_with_scales_of_rows_is_within_the_bound(gpu
 
 
 @deep
-def test_the_first_tile_of_many_rows_of_eight_bits_is_within_the_bound(gpu, rng):
+@pytest.mark.parametrize("activations", ["mxfp6", "mxfp8"])
+def test_the_first_tile_of_many_rows_of_more_bits_is_within_the_bound(gpu, rng, activations):
     m, n, k = MANY_ROWS[1]
-    choice = mx.explain(m, n, k, device=DEVICE, activations="mxfp8")
+    choice = mx.explain(m, n, k, device=DEVICE, activations=activations)
     assert "ping_pong" in choice.kernel
     rows, columns = choice.tile
     gpu.groups = [0]
     x = floats(rng, (m, k))
     plain, w = weights(rng, n, k)
-    out = mx.linear(x, w, activations="mxfp8")
-    a = oracle.dequantize(*oracle.quantize(values_of(x), format="mxfp8"), "mxfp8")[:rows]
+    out = mx.linear(x, w, activations=activations)
+    a = oracle.dequantize(*oracle.quantize(values_of(x), format=activations), activations)[:rows]
     b = oracle.dequantize(*plain)[:columns]
     oracle.assert_matmul(values_of(out[:rows, :columns]), a, b, "bfloat16")
 

@@ -159,7 +159,7 @@ def test_gfx950_multiplies_floats_like_codes_of_formats_with_float_scales(left, 
         assert linear.workspace_bytes - matmul.workspace_bytes >= m * 8192, "room for codes"
 
 
-@pytest.mark.parametrize("activations", ["bf16", "mxfp8", "mxfp8_e5m2"])
+@pytest.mark.parametrize("activations", ["bf16", "mxfp6", "mxfp8", "mxfp8_e5m2"])
 def test_gfx950_explains_activations_of_more_than_four_bits(activations):
     few, more, many = (
         mx.explain(m, 4096, 4096, device="gfx950", activations=activations) for m in (1, 64, 4096)

@@ -1,6 +1,6 @@
 """Which rows of the table compute a product on CDNA4, and which shapes a layer of experts.
 
-The first row that covers (M, N, K) is taken. Of MXFP4 that row competes with all that have costs
+The first row that covers (M, N, K) is taken. Of codes of less than eight bits that row competes with all that have costs
 (costs.mojo), and the cheapest is taken; floats become codes in a launch of its own where that and a
 interleaved kernel are expected to take less than the row of floats. No kernel depends on this file, nor on
 a cost: who launches is told what was chosen.
@@ -12,7 +12,7 @@ from ...experts import ExpertsProblem
 from ...launch.grid import Workspace, larger
 from ..chip import TILE
 from ..moe_shape import is_fused
-from ..types import Formats, ProductTypes
+from ..types import ProductTypes
 from .costs import Costs, cycles_of_experts
 from .experts import LayerShapes, LayerTypes, INTERLEAVED_SHAPES, shape_of, has_shape, most_rows
 from .experts import usual_rows
@@ -35,7 +35,7 @@ def row_of(m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
     """Returns the row of `CHOICES` for a launch."""
     ref table = global_constant[CHOICES]()
     var first = _first(m, n, k, types)
-    if types.formats != Formats.MXFP4:
+    if not types.formats.multiply_at_once():
         return first
     var costs = materialize[Costs.TABLE]()
     var is_short = m <= TILE or (k <= SHORT_K and not types.x)

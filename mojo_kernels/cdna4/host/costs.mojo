@@ -1,4 +1,4 @@
-"""What a plan is expected to take for MXFP4 codes, in cycles of a compute unit.
+"""What a plan is expected to take for codes of four bits or six, in cycles of a compute unit.
 
 Of a product, compute units do as many rounds as its workgroups need. A round is
 
@@ -26,12 +26,26 @@ from .plan import Family, Plan
 
 comptime MATRIX = 16
 """Cycles of a matrix instruction of four-bit codes."""
-comptime BLOCK_BYTES = 17
-"""Codes of a block and its scale."""
 comptime HELD = 32 << 20
 """Bytes that all caches hold."""
 comptime CODES = 0
 """The bytes of a float where activations are codes."""
+
+
+@fieldwise_init
+struct BlockBytes(TrivialRegisterPassable):
+    """Bytes of a block and its scale, of either side."""
+
+    var left: Int
+    var right: Int
+
+    @staticmethod
+    def of(formats: Formats) -> Self:
+        var left, right = formats.left, formats.right
+        return Self(
+            left.packed_bytes(BLOCK) + left.scale.bytes,
+            right.packed_bytes(BLOCK) + right.scale.bytes,
+        )
 
 
 @fieldwise_init
@@ -118,26 +132,30 @@ struct Costs(TrivialRegisterPassable):
     """Those under which the table was measured, read off the timing model."""
 
     def of(self, plan: Plan, m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
-        """Returns the cycles of a plan for MXFP4 codes, or for floats."""
+        """Returns the cycles of a plan for codes of four bits or six, or for floats."""
         var bytes = float_bytes(types.x.value()) if types.x else CODES
+        var blocks = BlockBytes.of(types.formats)
         if plan.family == Family.PING_PONG:
-            return self.of_ping_pong(plan.m_tiles, m, n, k, bytes)
+            return self.of_ping_pong(plan.m_tiles, m, n, k, bytes, blocks)
         if plan.family == Family.STREAMING:
-            return self.of_streaming(plan.streaming, m, n, k, bytes)
-        var before = self.of_quantizing(m, k, bytes) if types.x else 0
-        return before + self.of_interleaved(plan.interleaved, m, n, k)
+            return self.of_streaming(plan.streaming, m, n, k, bytes, blocks)
+        var before = self.of_quantizing(m, k, bytes, blocks) if types.x else 0
+        return before + self.of_interleaved(plan.interleaved, m, n, k, blocks)
 
-    def of_interleaved(self, shape: InterleavedShape, m: Int, n: Int, k: Int) -> Int:
+    def of_interleaved(
+        self, shape: InterleavedShape, m: Int, n: Int, k: Int, blocks: BlockBytes
+    ) -> Int:
+        """Returns the cycles of an interleaved kernel."""
         var rows, columns = ceildiv(m, shape.rows()), ceildiv(n, shape.columns())
         var simd_waves = shape.waves // WAVES
         var tiles = shape.m_tiles * shape.n_tiles * simd_waves
         # Weights, which fewer workgroups share, are a little slower.
-        var lines = min(m, shape.rows()) + shape.columns() + shape.columns() // 32
-        var bytes = lines * shape.stage_k() // BLOCK * BLOCK_BYTES
+        var columns_bytes = (shape.columns() + shape.columns() // 32) * blocks.right
+        var bytes = (min(m, shape.rows()) * blocks.left + columns_bytes) * shape.stage_k() // BLOCK
         var groups = rows * columns * shape.splits
         var load = bytes // self.bytes
         if rows == 1:
-            var weights = shape.columns() * shape.stage_k() // BLOCK * BLOCK_BYTES
+            var weights = shape.columns() * shape.stage_k() // BLOCK * blocks.right
             load = max(bytes // self.bytes_of_one, min(groups, CUS) * weights // self.bytes_of_all)
         var multiply = tiles * shape.slices * MATRIX * self._per_cent(shape) // 100
         var stages = shape.stages(k)
@@ -147,13 +165,15 @@ struct Costs(TrivialRegisterPassable):
         var round = self.interleaved_ends + along_k + tiles * self.interleaved_tile + reduction
         return _rounds(groups) * round + self._write_back(2 * m * n * shape.splits)
 
-    def of_quantizing(self, m: Int, k: Int, float_bytes: Int) -> Int:
+    def of_quantizing(self, m: Int, k: Int, float_bytes: Int, blocks: BlockBytes) -> Int:
         """Returns the cycles of a launch that encodes floats, and what it has to save at least."""
-        var bytes = m * k * float_bytes + m * (k // BLOCK) * BLOCK_BYTES
+        var bytes = m * k * float_bytes + m * (k // BLOCK) * blocks.left
         var runs = max(self.quantize_least, self.quantize_ends + bytes // self.copied)
         return self.launch + self.saved + runs
 
-    def of_ping_pong(self, m_tiles: Int, m: Int, n: Int, k: Int, float_bytes: Int) -> Int:
+    def of_ping_pong(
+        self, m_tiles: Int, m: Int, n: Int, k: Int, float_bytes: Int, blocks: BlockBytes
+    ) -> Int:
         var rows, columns = ceildiv(m, rows_of(m_tiles)), ceildiv(n, COLUMNS)
         var begin = self.ping_pong_ends
         if float_bytes != CODES:
@@ -161,26 +181,28 @@ struct Costs(TrivialRegisterPassable):
             begin = (
                 self.ping_pong_floats + rows_of(m_tiles) * self.ping_pong_row + shared // self.bytes
             )
-        var bytes = (rows_of(m_tiles) + COLUMNS) * STAGE_BLOCKS * BLOCK_BYTES
+        var bytes = (rows_of(m_tiles) * blocks.left + COLUMNS * blocks.right) * STAGE_BLOCKS
         var tiles = WAVES_M * m_tiles * N_TILES
         var multiply = tiles * GROUP_TILES * MATRIX * self.ping_pong_per_cent // 100
         var round = begin + ceildiv(k, STAGE_BLOCKS * BLOCK) * max(bytes // self.bytes, multiply)
         return _rounds(rows * columns) * round + self._write_back(2 * m * n)
 
-    def of_streaming(self, shape: StreamingShape, m: Int, n: Int, k: Int, float_bytes: Int) -> Int:
+    def of_streaming(
+        self, shape: StreamingShape, m: Int, n: Int, k: Int, float_bytes: Int, blocks: BlockBytes
+    ) -> Int:
         """Returns the cycles of a streaming kernel: its waves load for themselves, and add up."""
         var rows, columns = shape.m_tiles * TILE, shape.n_tiles * TILE
         var bytes_per_cycle = self.streaming_low if shape.m_tiles == 1 else self.streaming_high
-        var left_bytes = rows * BLOCK_BYTES
+        var left_bytes = rows * blocks.left
         if float_bytes != CODES:
             # Floats are most of what is loaded, and lie in rows.
             bytes_per_cycle = self.streaming_floats if shape.m_tiles > PAIR else self.bytes
             left_bytes = min(m, rows) * BLOCK * float_bytes
-        var blocks = k // BLOCK
+        var num_blocks = k // BLOCK
         if shape.splits > 1:
             # Some waves have a chunk more than others.
-            blocks = shape.chunks_per_wave(k) * shape.k_groups() * shape.k_tiles * TILE_BLOCKS
-        var bytes = (left_bytes + columns * BLOCK_BYTES) * blocks
+            num_blocks = shape.chunks_per_wave(k) * shape.k_groups() * shape.k_tiles * TILE_BLOCKS
+        var bytes = (left_bytes + columns * blocks.right) * num_blocks
         var load = bytes // bytes_per_cycle + (self.streaming_meets if shape.splits > 1 else 0)
         var grid = shape.grid(m, n)
         var rounds = _rounds(grid.x * grid.y * grid.z)

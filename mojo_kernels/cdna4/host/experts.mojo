@@ -86,9 +86,9 @@ def has_shape(shape: InterleavedShape, types: ProductTypes, are_gated: Bool) -> 
 def shape_of(left: Format, place: Int) -> InterleavedShape:
     """Returns the shape at a place of `INTERLEAVED_SHAPES`, for rows of a format."""
     var shape = materialize[INTERLEAVED_SHAPES]()[place]
-    var slices = slices_of(left)
+    var bits = left.element.bits
     return InterleavedShape(
-        shape.m_tiles, shape.n_tiles, shape.depth * shape.slices // slices, 1, slices
+        shape.m_tiles, shape.n_tiles, shape.depth * shape.slices // slices_of(bits), 1, bits
     )
 
 

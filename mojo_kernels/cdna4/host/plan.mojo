@@ -10,10 +10,10 @@ from ...launch.grid import Grid, Workspace
 from ...numbers.formats import Format
 from ..chip import LDS_BYTES, TILE, TILE_BLOCKS, TILE_K
 from ..streaming.shape import StreamingLds, StreamingShape
-from ..interleaved.shape import InterleavedShape, slices_of
+from ..interleaved.shape import InterleavedShape
 from ..ping_pong.shape import COLUMNS, STAGE_BLOCKS, grid_of, has_tile, rows_of
 from ..ping_pong.shape import workspace_of
-from ..types import Formats, ProductTypes, float_bytes
+from ..types import ProductTypes, float_bytes
 
 
 @fieldwise_init
@@ -103,6 +103,10 @@ struct Plan(TrivialRegisterPassable):
         """Says whether K ends within a step, which takes the `k_tail` instance."""
         return k % self.step_k != 0
 
+    def interleaved_of(self, types: ProductTypes) -> InterleavedShape:
+        """Returns the shape for the codes of activations of some types."""
+        return self.interleaved.of_bits(types.formats.left.element.bits)
+
     def streaming_of(self, k_tail: Bool) -> StreamingShape:
         """Returns the shape of the kernel whose K may end within a chunk, or of the other."""
         var shape = self.streaming
@@ -116,8 +120,12 @@ struct Plan(TrivialRegisterPassable):
         if types.formats.are_columns:
             return False
         if self.family == Family.INTERLEAVED:
-            var is_encoded = not types.x or types.formats == Formats.MXFP4
-            return is_encoded and self.interleaved.slices == slices_of(types.formats.left)
+            var is_encoded = not types.x or types.formats.multiply_at_once()
+            var shape = self.interleaved_of(types)
+            return (
+                is_encoded and self.interleaved.slices == shape.slices
+                and shape.lds_bytes() <= LDS_BYTES
+            )  # fmt: skip
         return has_room(self.streaming, types)
 
     def grid(self, m: Int, n: Int) -> Grid:

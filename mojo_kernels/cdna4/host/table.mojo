@@ -21,9 +21,9 @@ from ...launch.grid import CLEARED_BYTES, Workspace
 from ...numbers.formats import Format
 from ..chip import CUS, MAX_ROWS
 from ..streaming.shape import StreamingShape
-from ..interleaved.shape import InterleavedShape, WAVES, slices_of
+from ..interleaved.shape import InterleavedShape, WAVES
 from ..prologue.shape import COUNTER_BYTES
-from ..types import Formats, ProductTypes
+from ..types import ProductTypes
 from .plan import Family, Plan
 
 comptime ANY = Int(max_finite[DType.int32]())
@@ -35,9 +35,9 @@ struct Sources(Equatable, TrivialRegisterPassable):
     """The kinds of activations that a row is for."""
 
     var floats: Bool
-    """Of `linear`, rounded to four bits."""
+    """Of `linear`, rounded to four bits or six."""
     var codes: Bool
-    """Of `matmul`, of four bits."""
+    """Of `matmul`, of four bits or six, beside weights of four."""
     var wide_floats: Bool
     """Of `linear`, kept or rounded to eight bits."""
     var wide_codes: Bool
@@ -48,16 +48,16 @@ struct Sources(Equatable, TrivialRegisterPassable):
     comptime CODES = Self(False, True, False, False)
     """Of `matmul` only."""
     comptime BOTH = Self(True, True, False, False)
-    """Of four bits."""
+    """Of four bits, or six."""
     comptime WIDE = Self(False, False, True, True)
-    """Of more bits."""
+    """Of more bits, whose products take twice as long at least."""
     comptime WIDE_CODES = Self(False, False, False, True)
-    """Of more bits, of `matmul` only."""
+    """Of those, of `matmul` only."""
     comptime ALL = Self(True, True, True, True)
     """Any."""
 
     def include(self, types: ProductTypes) -> Bool:
-        if types.formats != Formats.MXFP4:
+        if not types.formats.multiply_at_once():
             return self.wide_floats if types.x else self.wide_codes
         return self.floats if types.x else self.codes
 
@@ -162,8 +162,8 @@ def _interleaved(
     bits, or with parts of K, it is for no more tiles than compute units."""
     var is_wide = sources == WIDE_CODES
     var max_tiles = CUS // splits if splits > 1 or is_wide else ANY
-    var slices = slices_of(Format.MXFP8 if is_wide else Format.MXFP4)
-    var plan = Plan.of(InterleavedShape(m_tiles, n_tiles, depth, splits, slices, waves))
+    var bits = 8 if is_wide else 4
+    var plan = Plan.of(InterleavedShape(m_tiles, n_tiles, depth, splits, bits, waves))
     return Choice(sources, ANY, max_k, max_tiles, any_k and not is_wide, plan, reason)
 
 
@@ -252,7 +252,7 @@ comptime CHOICES = [
     _ping_pong(ANY, CUS, 4, "a low tile for each CU, shared by eight waves"),
     _ping_pong(ANY, CUS, 8, "a tile for each CU, shared by eight waves"),
     _ping_pong(ANY, ANY, 8, "many tiles, shared by eight waves"),
-    # More than four bits: their tiles take more registers and LDS.
+    # Eight bits and more: their tiles take more registers and LDS.
     _streaming(ANY, 32, 1, 1, 8, "very few tiles: K is split", sources=WIDE, max_m=16, splits=4),
     _streaming(ANY, CUS, 1, 1, 16, "sixteen waves share K", sources=WIDE_CODES, max_m=16),
     _streaming(ANY, CUS, 1, 2, 8, "eight waves share K", sources=WIDE_CODES, max_m=16),
@@ -357,7 +357,7 @@ struct KnownWeights(TrivialRegisterPassable):
             if i == row:
                 if is_unknown:
                     return choice.sources.include(types) and choice.plan.fits(types)
-                if choice.has_cost(types) and types.formats == Formats.MXFP4:
+                if choice.has_cost(types) and types.formats.multiply_at_once():
                     return choice.max_rows(n, self.k, types) > 0
                 return (
                     choice.max_rows(n, self.k, types) > covered < types.rows_at_once(self.n, self.k)

@@ -18,6 +18,10 @@ comptime PIECE_WORDS = PIECE_BYTES // 4
 """Words of a piece."""
 comptime Piece = SIMD[DType.uint32, PIECE_WORDS]
 """A piece in registers."""
+comptime Sixes = SIMD[DType.uint32, 2 * PIECE_WORDS]
+"""A block of six-bit codes, six words; two more do not matter."""
+comptime _HALF_BYTES = PIECE_BYTES // 2
+"""Bytes of half a piece."""
 comptime SharedPieces[*sizes: Int] = SharedTile[DType.uint32, PIECE_WORDS, *sizes]
 """A tile of pieces."""
 comptime SharedWords[*sizes: Int] = SharedTile[DType.uint32, 1, *sizes]
@@ -143,17 +147,37 @@ def write_word(
 
 
 @always_inline
+def write_pair(place: Lds, words: SIMD[DType.uint32, 2]):
+    """Writes two words to a multiple of 8 bytes."""
+    __mlir_op.`llvm.store`[
+        _type=None,
+        alignment=to_i64(Int64(8)),
+        noalias_scopes=_ASYNC_COPIES,
+        alias_scopes=_LOCAL_ACCESSES,
+    ](
+        __mlir_op.`pop.cast_to_builtin`[_type=__mlir_type.`vector<2 x i32>`](words._mlir_value),
+        _llvm_pointer(place),
+    )
+
+
+@always_inline
 def read_piece(
     tile: TileTensor[DType.uint32, _, MutUntrackedOrigin, address_space=AddressSpace.SHARED, ...],
     at: Coord,
 ) -> Piece:
     """Reads a piece."""
+    return read_piece(place_of(tile, at))
+
+
+@always_inline
+def read_piece[alignment: Int = PIECE_BYTES](place: Lds) -> Piece:
+    """Reads a piece at a multiple of 16 bytes, or of 8."""
     var piece = __mlir_op.`llvm.load`[
         _type=__mlir_type.`vector<4 x i32>`,
-        alignment=to_i64(Int64(PIECE_BYTES)),
+        alignment=to_i64(Int64(alignment)),
         noalias_scopes=_ASYNC_COPIES,
         alias_scopes=_LOCAL_ACCESSES,
-    ](_llvm_pointer(place_of(tile, at)))
+    ](_llvm_pointer(place))
     return Piece(mlir_value=__mlir_op.`pop.cast_from_builtin`[_type=Piece._mlir_type](piece))
 
 
@@ -164,12 +188,33 @@ def write_piece(
     piece: Piece,
 ):
     """Writes a piece."""
+    write_piece(place_of(tile, at), piece)
+
+
+@always_inline
+def write_piece[alignment: Int = PIECE_BYTES](place: Lds, piece: Piece):
+    """Writes a piece to a multiple of 16 bytes, or of 8."""
     __mlir_op.`llvm.store`[
         _type=None,
-        alignment=to_i64(Int64(PIECE_BYTES)),
+        alignment=to_i64(Int64(alignment)),
         noalias_scopes=_ASYNC_COPIES,
         alias_scopes=_LOCAL_ACCESSES,
     ](
         __mlir_op.`pop.cast_to_builtin`[_type=__mlir_type.`vector<4 x i32>`](piece._mlir_value),
-        _llvm_pointer(place_of(tile, at)),
+        _llvm_pointer(place),
     )
+
+
+@always_inline
+def read_sixes(place: Lds) -> Sixes:
+    """Reads such a block from a multiple of 8 bytes."""
+    var words = Sixes(0)
+    words = words.insert[offset=0](read_piece[_HALF_BYTES](place))
+    return words.insert[offset=PIECE_WORDS](read_pair(place.unsafe_offset(PIECE_BYTES)))
+
+
+@always_inline
+def write_sixes(place: Lds, words: Sixes):
+    """Writes such a block to a multiple of 8 bytes."""
+    write_piece[_HALF_BYTES](place, words.slice[PIECE_WORDS, offset=0]())
+    write_pair(place.unsafe_offset(PIECE_BYTES), words.slice[2, offset=PIECE_WORDS]())

@@ -1,14 +1,15 @@
 """The matrix instructions: a tile of weights times a tile of activations, 128 along K.
 
-    v_mfma_scale_f32_16x16x128_f8f6f4    16 cycles for four-bit elements, else 32
+    v_mfma_scale_f32_16x16x128_f8f6f4    16 cycles for elements of four and six bits, else 32
     v_mfma_f32_16x16x128_f8f6f4          the same without scales
     v_mfma_f32_16x16x32_bf16             four of them, 64 cycles, for kept activations
 
 Weights go first, so that a lane receives neighbouring columns of one row of C, in the order of
-memory. Of each operand it feeds as many bytes as a block has, in pieces of 16; of eight-bit codes
-these are not neighbours, though the scale is that of block l / 16:
+memory. Of each operand it feeds as many bytes as a block has, in pieces of 16; six-bit codes end with
+half a piece. Of eight-bit codes pieces are not neighbours, though the scale is that of block l / 16:
 
-    lane l    feeds row l % 16; piece p is the 16 bytes number 4 * p + l / 16 of the tile's row
+    lane l    feeds block l / 16 of row l % 16; of eight bits, piece p is the 16 bytes number
+              4 * p + l / 16 of the tile's row
               receives row l % 16, columns 4 * (l / 16) .. + 3
 
 A scale operand is a word of four scale bytes; a compile-time index picks one. Of kept activations
@@ -20,6 +21,8 @@ The instruction knows no float scales. One of a row waits for the sums; others a
 
 from max.gpu.intrinsics import permlane_swap
 from linalg.arch.amd.block_scaled_mma import CDNA4F8F6F4MatrixFormat, cdna4_block_scaled_mfma
+from std.bit import next_power_of_two
+from std.math import ceildiv
 from std.memory import bitcast
 from std.sys.intrinsics import llvm_intrinsic
 
@@ -35,10 +38,14 @@ from .vector import decode_pair
 
 comptime Sums = SIMD[DType.float32, SUMS]
 """A lane's part of a tile of C."""
-comptime PIECES[format: Format] = LANE_BYTES[format] // PIECE_BYTES
-"""Pieces of an operand that a lane feeds."""
-comptime CODE_WORDS[format: Format] = LANE_BYTES[format] // 4
-"""Words of the same."""
+comptime PIECES[format: Format] = ceildiv(LANE_BYTES[format], PIECE_BYTES)
+"""Pieces of an operand that a lane feeds, the last one perhaps half."""
+comptime LAST_BYTES[format: Format] = LANE_BYTES[format] - (PIECES[format] - 1) * PIECE_BYTES
+"""Bytes of the last of them."""
+comptime IS_SPLIT[format: Format] = format.element.bits == 8
+"""Whether they are not neighbours."""
+comptime CODE_WORDS[format: Format] = next_power_of_two(LANE_BYTES[format] // 4)
+"""Words of registers for the same: vectors have a power of two. Others are used by nobody."""
 comptime BlockCodes[format: Format] = SIMD[DType.uint32, CODE_WORDS[format]]
 """The same in registers: of MX formats one block."""
 comptime CodeTile[format: Format, *sizes: Int] = RegisterTile[
@@ -57,6 +64,10 @@ def operand_code(element: Element) -> Optional[Int]:
         return 0
     if element == Element.E5M2:
         return 1
+    if element == Element.E2M3:
+        return 2
+    if element == Element.E3M2:
+        return 3
     if element == Element.E2M1:
         return 4
     return None
@@ -155,8 +166,8 @@ def _multiply_words[
     var result = sums
     cdna4_block_scaled_mfma[Int32(b_byte), Int32(a_byte), RIGHT, LEFT](
         result,
-        bitcast[DType.uint8, LANE_BYTES[right]](b),
-        bitcast[DType.uint8, LANE_BYTES[left]](a),
+        bitcast[DType.uint8, 4 * CODE_WORDS[right]](b),
+        bitcast[DType.uint8, 4 * CODE_WORDS[left]](a),
         bitcast[DType.int32](b_scales),
         bitcast[DType.int32](a_scales),
     )
@@ -171,9 +182,8 @@ def fed[format: Format](block: BlockCodes[format]) -> BlockCodes[format]:
     4 + g. With piece 4 * x + 2 * y + z in group 2 * x + y, place z, two exchanges of bits do it.
     """
     comptime ODD_ROWS, HALVES = 16, 32
-    comptime assert PIECES[format] <= 2, "a block is a piece or two"
     var result = block
-    comptime if PIECES[format] == 2:
+    comptime if IS_SPLIT[format]:
         comptime for word in range(PIECE_WORDS):
             comptime high = PIECE_WORDS + word
             var words = permlane_swap[ODD_ROWS](result[word], result[high])

@@ -1,6 +1,7 @@
 """What a lane computes on its own: converters, maxima of pairs, and two tricks.
 
     encode_pair        two floats to codes, by the hardware's converter
+    encode_sixes       32 floats to codes of six bits, by another
     decode_pair        two codes to bfloat16, by the hardware's converter
     maximum, minimum   chains of them become three-operand instructions
     times_magnitude    a product that takes no instruction for the magnitude
@@ -66,6 +67,61 @@ def encode_pair[
         else:
             halves = llvm_intrinsic[name, HALVES, has_side_effect=False](halves, pair, scale, HIGH)
         return bitcast[DType.uint32, 1](halves)
+
+
+@always_inline
+def encode_sixes[
+    element: Element, dtype: DType
+](x: SIMD[dtype, 32], scale: Float32) -> SIMD[DType.uint32, 8]:
+    """Returns the codes of `x / scale`, six bits each, in six words; two more are undefined.
+
+    The scale counts by its exponent field alone. Rounds to nearest even and saturates. Vectors of
+    six words exist in LLVM alone.
+    """
+    comptime IS_E2M3 = element == Element.E2M3
+    comptime assert IS_E2M3 or element == Element.E3M2, "elements of six bits"
+    comptime Words = SIMD[DType.uint32, 8]
+    comptime SIX_WORDS = __mlir_type.`vector<6 x i32>`
+    var divisor = __mlir_op.`pop.cast_to_builtin`[_type=__mlir_type.f32](scale._mlir_value)
+    var codes: SIX_WORDS
+    comptime if dtype == DType.float32:
+        # Codes 2 * i and 2 * i + 1 are of number i of either vector.
+        var halves = rebind[SIMD[DType.float32, 32]](x).deinterleave()
+        comptime FLOATS = __mlir_type.`vector<16 x f32>`
+        var even = __mlir_op.`pop.cast_to_builtin`[_type=FLOATS](halves[0]._mlir_value)
+        var odd = __mlir_op.`pop.cast_to_builtin`[_type=FLOATS](halves[1]._mlir_value)
+        comptime if IS_E2M3:
+            codes = __mlir_op.`rocdl.cvt.scalef32.2xpk16.fp6.f32`[_type=SIX_WORDS](
+                even, odd, divisor
+            )
+        else:
+            codes = __mlir_op.`rocdl.cvt.scalef32.2xpk16.bf6.f32`[_type=SIX_WORDS](
+                even, odd, divisor
+            )
+    elif dtype == DType.float16:
+        comptime FLOATS = __mlir_type.`vector<32 x f16>`
+        var floats = __mlir_op.`pop.cast_to_builtin`[_type=FLOATS](
+            rebind[SIMD[DType.float16, 32]](x)._mlir_value
+        )
+        comptime if IS_E2M3:
+            codes = __mlir_op.`rocdl.cvt.scalef32.pk32.fp6.f16`[_type=SIX_WORDS](floats, divisor)
+        else:
+            codes = __mlir_op.`rocdl.cvt.scalef32.pk32.bf6.f16`[_type=SIX_WORDS](floats, divisor)
+    else:
+        comptime assert dtype == DType.bfloat16, "converters from other types"
+        comptime FLOATS = __mlir_type.`vector<32 x bf16>`
+        var floats = __mlir_op.`pop.cast_to_builtin`[_type=FLOATS](
+            rebind[SIMD[DType.bfloat16, 32]](x)._mlir_value
+        )
+        comptime if IS_E2M3:
+            codes = __mlir_op.`rocdl.cvt.scalef32.pk32.fp6.bf16`[_type=SIX_WORDS](floats, divisor)
+        else:
+            codes = __mlir_op.`rocdl.cvt.scalef32.pk32.bf6.bf16`[_type=SIX_WORDS](floats, divisor)
+    var words = __mlir_op.`llvm.shufflevector`[
+        mask=__mlir_attr.`array<i32: 0, 1, 2, 3, 4, 5, -1, -1>`,
+        _type=__mlir_type.`vector<8 x i32>`,
+    ](codes, codes)
+    return Words(mlir_value=__mlir_op.`pop.cast_from_builtin`[_type=Words._mlir_type](words))
 
 
 @always_inline

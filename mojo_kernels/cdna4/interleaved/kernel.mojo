@@ -38,7 +38,7 @@ from ..epilogue.row_scales import RowScales
 from ..epilogue.target import Target
 from ..types import Formats, ProductTypes, has_kernels, unsupported
 from .operands import InterleavedOperands
-from .shape import InterleavedShape, STAGE_BLOCKS, STAGE_K, WAVES, slices_of
+from .shape import InterleavedShape, STAGE_BLOCKS, STAGE_K, WAVES
 
 comptime FIRST = 2
 """The priority of a workgroup that goes first."""
@@ -355,7 +355,7 @@ struct InterleavedKernel[types: ProductTypes, shape: InterleavedShape, k_tail: B
     def supports(problem: Problem) -> Bool:
         return (
             Self.types.match(problem)
-            and Self.shape.slices == slices_of(Self.types.formats.left)
+            and Self.shape.bits == Self.types.formats.left.element.bits
             and Self.shape.supports(problem.k)
             and (Self.k_tail or not Self.shape.has_tail(problem.k))
         )

@@ -21,25 +21,26 @@ from std.memory import bitcast
 
 from ...numbers.scales import Scale
 from ...tiles import RegisterTile, in_registers
-from ..chip import LANE_BYTES, MAX_COUNT, PIECE_BYTES, SUMS, TILE, TILE_BLOCKS, WORD_BYTES
+from ..chip import CODE_PIECE_BYTES, LANE_BYTES, MAX_COUNT, PIECE_BYTES, SUMS
+from ..chip import TILE, TILE_BLOCKS, WORD_BYTES
 from ..streaming.split_k import SumsListener, NoListener
 from ..instructions.lds import Lds, PIECE_WORDS, pieces_at, read_pair, read_piece
-from ..instructions.lds import read_word, words_at
+from ..instructions.lds import read_sixes, read_word, words_at
 from ..instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, Sums
 from ..instructions.matrix import WordTile, multiply_codes, multiply_tiles
 from ..instructions.memory import scalar_here
 from ..instructions.vector import chosen_bytes, here, zero_of_a_branch
 from ..operands.memory import View, quotient, remainder
-from ..operands.shared import SharedRows, fetch_bytes, store_last
+from ..operands.shared import SharedRows, fetch_bytes, place_of_sixes, store_last
 from ..operands.tiles import exchanged
 from ..operands.weights import WeightCursor, WeightFragments
 from ..types import Formats
 from ..operations import Ops
 from .order import StageOrder
-from .shape import LINES, InterleavedShape, ROW_BYTES, ROW_PIECES, slices_of
+from .shape import LINES, InterleavedShape, ROW_BYTES, ROW_PIECES
 
 comptime TILE_BYTES = TILE * ROW_BYTES
-"""Bytes of a tile of rows in LDS."""
+"""Bytes of the scales of a tile of rows in LDS."""
 comptime IN_FLIGHT = 4
 """Tiles of products that are scaled later: sums have a multiple of so many tiles."""
 
@@ -65,13 +66,15 @@ struct InterleavedLoop[
 
     `k_tail`: Whether K may end within a stage.
     `are_listed`: Whether rows of activations are those of a list.
-    `scales_end`: Whether scales of activations end where K does; they are numbers until the
-        stage ends otherwise.
+    `scales_end`: Whether scales of activations end where K does; or they fill the last stage.
     `has_lines`: Whether scales of activations come in whole lines.
     """
 
     comptime LISTED_ROUNDS = Self.shape.rounds() if Self.are_listed else 0
-    comptime Rows = SharedRows[ROW_PIECES, Self.shape.waves, Self.LISTED_ROUNDS]
+    comptime PIECE = CODE_PIECE_BYTES[Self.formats.left]
+    comptime Rows = SharedRows[
+        Self.shape.row_pieces(), Self.shape.waves, Self.LISTED_ROUNDS, piece_bytes=Self.PIECE
+    ]
     comptime ScaleRows = SharedRows[
         ROW_PIECES,
         Self.shape.waves,
@@ -90,7 +93,7 @@ struct InterleavedLoop[
     comptime ORDER = StageOrder(
         Self.shape,
         PIECES[Self.formats.left],
-        PIECES[Self.formats.right],
+        Self.Weights.TILE_LOADS,
         Self.Weights.WORDS,
         Self.HAS_SCALES,
     )
@@ -161,7 +164,10 @@ struct InterleavedLoop[
         wave: Int32,
         lane: Int32,
     ):
-        comptime assert Self.SLICES == slices_of(Self.formats.left), "a cut for other activations"
+        comptime assert Self.shape.bits == Self.formats.left.element.bits, "a cut for other codes"
+        comptime assert not (
+            Self.shape.bits == 6 and Self.are_listed
+        ), "offsets of scales are others"
         self.codes = codes
         self.scales = scales
         self.weights = weights
@@ -177,6 +183,8 @@ struct InterleavedLoop[
         # Of row l % 16 piece l / 16; others by exclusive or.
         var piece = lane % Int32(TILE) * Int32(ROW_PIECES) + quotient[TILE](lane)
         self.a_place = exchanged[ROW_PIECES](piece) * Int32(PIECE_BYTES)
+        comptime if Self.shape.bits == 6:
+            self.a_place = place_of_sixes[Self.shape.load_rows(), Self.shape.row_bytes()](lane)
         var row = exchanged[ROW_PIECES](lane % Int32(TILE) * Int32(ROW_PIECES))
         self.scale_place = row * Int32(PIECE_BYTES) + Int32(Self.shape.scale_place())
         self.next_scales = 0
@@ -225,7 +233,7 @@ struct InterleavedLoop[
         var at = self.weights.cursor(self.first_stage + stage if is_wanted else BEYOND)
         at.codes.place = scalar_here(at.codes.place)
         at.scales.place = scalar_here(at.scales.place)
-        var a = self.codes.memory.moved_if(stage * Int32(ROW_BYTES), is_wanted)
+        var a = self.codes.memory.moved_if(stage * Int32(Self.shape.row_bytes()), is_wanted)
         a.place = scalar_here(a.place)
         return StageCursor(a, at)
 
@@ -240,11 +248,11 @@ struct InterleavedLoop[
         """Starts a load of the scales of a chunk, if there is such a load."""
         comptime if Self.scales_end:
             return
-        comptime CHUNK_BYTES = Int32(Self.shape.ring_bytes())
-        if round < Int32(Self.shape.rounds()):
+        comptime CHUNK_BYTES = Int32(Self.shape.chunk_bytes())
+        if round < Int32(Self.shape.scale_rounds()):
             if self._has_chunk(chunk):
                 var place = Int32(Self.shape.scale_place()) + Self.chunk_place(chunk) * CHUNK_BYTES
-                place += Self.Rows.Loads.place(round, self.wave)
+                place += Self.ScaleRows.Loads.place(round, self.wave)
                 var memory = self.scales.memory.moved(chunk * Int32(ROW_BYTES))
                 self.scales.fetch(memory, round, self.lds.unsafe_offset(Int(place)))
 
@@ -282,7 +290,12 @@ struct InterleavedLoop[
     def read_a[ring: Int, step: Int](mut self):
         comptime slice, tile = divmod(step, Self.shape.m_tiles)
         comptime LANE_PIECES = PIECES[Self.formats.left]
-        comptime FIRST = Int32(ring * Self.shape.ring_bytes() + tile * TILE_BYTES)
+        comptime FIRST = Int32(ring * Self.shape.ring_bytes() + tile * Self.shape.tile_bytes())
+        comptime if Self.shape.bits == 6:
+            comptime SLICE = Int32(slice * Self.shape.row_bytes() // Self.SLICES)
+            var place = self.lds.unsafe_offset(Int(self.a_place + FIRST + SLICE))
+            self.a[step % Self.FRAGMENTS] = rebind[BlockCodes[Self.formats.left]](read_sixes(place))
+            return
         var codes = BlockCodes[Self.formats.left]()
         comptime for i in range(LANE_PIECES):
             comptime piece = (slice * LANE_PIECES + i) * TILE_BLOCKS
@@ -295,8 +308,7 @@ struct InterleavedLoop[
     def seek_scales(mut self, stage: Int32):
         """Finds the lane's scales of a stage."""
         comptime if Self.scales_end:
-            comptime ONE, NONE = UInt32(0x0C0C0C00), UInt32(0x0C0C0C0C)
-            comptime LOW = UInt32(0xFF)
+            comptime ONE, NONE, LOW = UInt32(0x0C0C0C00), UInt32(0x0C0C0C0C), UInt32(0xFF)
             var block = (self.first_stage + stage) * Int32(Self.SLICES * TILE_BLOCKS)
             self.next_scales = self.scale_place + block
             var left = self.weights.k_blocks - block - quotient[TILE](self.lane)
@@ -304,7 +316,7 @@ struct InterleavedLoop[
             self.selector = whole & LOW | ONE if left > 0 else NONE
             self.selector = whole if left > Int32(TILE_BLOCKS) else self.selector
             return
-        comptime CHUNK_BYTES = Int32(Self.shape.ring_bytes())
+        comptime CHUNK_BYTES = Int32(Self.shape.chunk_bytes())
         comptime STAGES = Self.shape.chunk_stages()
         var chunk = quotient[STAGES](stage)
         var in_row = remainder[STAGES](stage) * Int32(Self.SCALE_BYTES)
@@ -491,11 +503,11 @@ struct InterleavedLoop[
                 self.scales.memory, self.all_scales(), self.scale_lds(), self.wave, self.lane
             )
         elif Self.HAS_SCALES and ring == 0:
-            comptime for round in range(Self.shape.rounds()):
+            comptime for round in range(Self.shape.scale_rounds()):
                 self.fetch_a_scales(0, Int32(round))
             comptime if Self.has_lines:
                 if self.chunks_ahead == 2:
-                    comptime for round in range(Self.shape.rounds()):
+                    comptime for round in range(Self.shape.scale_rounds()):
                         self.fetch_a_scales(1, Int32(round))
         comptime IS_LAST = ring == Self.DEPTH - 1
         var at = self.place_of(Int32(ring))

@@ -11,7 +11,7 @@ from ..scheduler import GroupTile
 from ..operands.memory import Bytes, Input, Span, quotient
 from ..operands.shared import OperandRows
 from ..types import Formats
-from .shape import InterleavedShape, ROW_BYTES, STAGE_BLOCKS, STAGE_K
+from .shape import InterleavedShape, STAGE_BLOCKS, STAGE_K
 from .main_loop import InterleavedLoop
 
 
@@ -71,7 +71,7 @@ struct InterleavedOperands[
     @always_inline
     def codes(self, tile: GroupTile, wave: Int32, lane: Int32) -> Self.MainLoop.Rows:
         """Returns the codes of a tile's rows; of a list, none of them yet."""
-        var first_byte = self.first_stage * Int32(ROW_BYTES)
+        var first_byte = self.first_stage * Int32(Self.shape.row_bytes())
         var row_bytes = self.row_blocks() * Self.CODE_BYTES
         return Self.MainLoop.Rows.of(self._rows(self.a, tile), row_bytes, first_byte, wave, lane)
 

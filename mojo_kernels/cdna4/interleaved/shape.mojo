@@ -1,8 +1,8 @@
 """How a workgroup of the interleaved schedule cuts its work, and where things lie in its LDS.
 
 Four waves, one a SIMD, have all rows of the workgroup's tile of C and a quarter of its
-columns each. K goes by in stages: 256 of four-bit codes, 128 of eight-bit ones. In LDS, for rows
-of 128 bytes:
+columns each. K goes by in stages: 256 of codes of four bits or six, 128 of eight-bit ones. In LDS,
+for rows of 128 bytes, of six-bit codes 192:
 
     codes     a stage of activations, `depth` of them in a ring
     scales    of 4096 along K, and of the next 4096; none of rows
@@ -19,10 +19,9 @@ in memory then, one behind another, all of them: K is at most 8192.
 from std.math import ceildiv
 
 from ...launch.grid import Grid, Workspace
-from ...numbers.formats import Format
 from ...schedule.xcd import XcdBands
 from ..chip import BLOCK, CUS, GROUP_BLOCKS, GROUP_TILES, LANES, LDS_BYTES, PIECE_BYTES, TILE
-from ..chip import TILE_BLOCKS, TILE_K
+from ..chip import TILE_K, load_bytes_of, piece_bytes_of
 from ..streaming.shape import StreamingShape, count_behind
 
 comptime WAVES = 4
@@ -34,11 +33,9 @@ comptime STAGE_BLOCKS = GROUP_BLOCKS
 comptime STAGE_K = STAGE_BLOCKS * BLOCK
 """Elements along K of a stage of four-bit codes."""
 comptime ROW_PIECES = 8
-"""Pieces of a row in LDS: codes of as many blocks, or scales of 16 times as many."""
+"""Pieces of a row of scales in LDS: of 16 times as many blocks."""
 comptime ROW_BYTES = ROW_PIECES * PIECE_BYTES
 """Bytes of such a row."""
-comptime LOAD_ROWS = LANES // ROW_PIECES
-"""Rows that a wave loads at once."""
 comptime CHUNK_K = ROW_BYTES * BLOCK
 """Elements along K of which a row of scales has the scales: bytes of 32, or floats of 128."""
 comptime LINES = 4
@@ -47,9 +44,9 @@ comptime MOST_TAILED_K = 2 * CHUNK_K
 """The largest K that may end within a stage: LDS has room for the scales."""
 
 
-def slices_of(left: Format) -> Int:
-    """Returns the tiles along K of a stage: those of which a row of LDS has the codes."""
-    return ROW_BYTES // (TILE_BLOCKS * left.packed_bytes(BLOCK))
+def slices_of(bits: Int) -> Int:
+    """Returns the tiles along K of a stage of codes of so many bits."""
+    return 1 if bits == 8 else GROUP_TILES
 
 
 struct InterleavedShape(Equatable, TrivialRegisterPassable):
@@ -62,8 +59,10 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
     var depth: Int
     var splits: Int
     """Workgroups that share a tile of C, each with a part of K."""
+    var bits: Int
+    """Bits of a code of activations."""
     var slices: Int
-    """Tiles along K of a stage: `slices_of` the activations."""
+    """Tiles along K of a stage."""
     var waves: Int
     """Waves: one a SIMD or two."""
 
@@ -73,7 +72,7 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
         n_tiles: Int,
         depth: Int,
         splits: Int,
-        slices: Int = GROUP_TILES,
+        bits: Int = 4,
         waves: Int = WAVES,
     ):
         """Describes a cut; unless told otherwise, of four-bit codes."""
@@ -81,8 +80,13 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
         self.n_tiles = n_tiles
         self.depth = depth
         self.splits = splits
-        self.slices = slices
+        self.bits = bits
+        self.slices = slices_of(bits)
         self.waves = waves
+
+    def of_bits(self, bits: Int) -> Self:
+        """Returns the same cut for codes of so many bits, whose stage is as long."""
+        return Self(self.m_tiles, self.n_tiles, self.depth, self.splits, bits, self.waves)
 
     def name(self) -> String:
         """Returns middle<rows>x<columns>, and s<splits> if there are several."""
@@ -90,7 +94,7 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
         return String("middle", self.rows(), "x", self.columns(), splits)
 
     @staticmethod
-    def named(name: String, *, slices: Int = GROUP_TILES) -> Self:
+    def named(name: String, *, bits: Int = 4) -> Self:
         """Returns the cut of a name, with d<stages>, and w<waves> if they are not usual, behind."""
         comptime FAMILY = "middle"
         var begin = FAMILY.byte_length()
@@ -100,7 +104,7 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
             count_behind("x", name, begin=begin) // (waves * TILE),
             count_behind("d", name, begin=begin),
             count_behind("s", name, begin=begin),
-            slices,
+            bits,
             waves,
         )
 
@@ -131,12 +135,35 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
         """Returns how many workgroups the chip has room for."""
         return CUS * max(min(self.waves_per_simd(), LDS_BYTES // self.lds_bytes()), 1)
 
+    def row_bytes(self) -> Int:
+        """Returns the bytes of codes of a row in a stage."""
+        return self.stage_k() * self.bits // 8
+
+    def row_pieces(self) -> Int:
+        return self.row_bytes() // piece_bytes_of(self.bits)
+
+    def load_rows(self) -> Int:
+        """Returns the rows of codes that a wave loads at once."""
+        return LANES // self.row_pieces()
+
+    def tile_bytes(self) -> Int:
+        """Returns the bytes of LDS of a tile of rows of codes."""
+        return TILE // self.load_rows() * load_bytes_of(piece_bytes_of(self.bits))
+
     def rounds(self) -> Int:
-        """Returns the loads with which each wave gets its share of the rows."""
-        return self.rows() // (self.waves * LOAD_ROWS)
+        """Returns the loads with which each wave gets its share of the codes of a stage."""
+        return self.rows() // (self.waves * self.load_rows())
+
+    def scale_rounds(self) -> Int:
+        """Returns the loads with which each wave gets its share of a chunk of scales."""
+        return self.rows() * ROW_PIECES // self.threads()
 
     def ring_bytes(self) -> Int:
-        """Returns the bytes of LDS of a stage of activations, and of a chunk of scales."""
+        """Returns the bytes of LDS of a stage of activations."""
+        return self.m_tiles * self.tile_bytes()
+
+    def chunk_bytes(self) -> Int:
+        """Returns the bytes of LDS of a chunk of scales."""
         return self.rows() * ROW_BYTES
 
     def scale_place(self) -> Int:
@@ -144,7 +171,7 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
 
     def lds_bytes(self, chunks: Int = 2) -> Int:
         """Returns all bytes of LDS with so many chunks of scales."""
-        return self.scale_place() + chunks * self.ring_bytes()
+        return self.scale_place() + chunks * self.chunk_bytes()
 
     def has_scale_lines(self) -> Bool:
         """Says whether scales come in whole lines: whatever the tile, rows begin alike in them."""

@@ -25,7 +25,7 @@ from ...numbers.scales import Scale
 from ...tiles import RegisterTile, in_registers
 from ..chip import LANE_BYTES, PIECE_BYTES, TILE, TILE_BLOCKS, TILE_K, WORD_BYTES
 from ..instructions.lds import PIECE_WORDS, SharedPieces
-from ..instructions.matrix import BlockCodes, CODE_WORDS, PIECES, fed
+from ..instructions.matrix import BlockCodes, CODE_WORDS, IS_SPLIT, LAST_BYTES, PIECES, fed
 from ..types import KEPT
 from .encode import EncodedBlock, encode_block
 from .memory import Input, OUT_OF_RANGE, Span, View, load_word, quotient
@@ -302,16 +302,21 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
         comptime first = Int32(k_tile * TILE_BLOCKS)
         comptime LANE_PIECES = PIECES[Self.format]
         var group = quotient[TILE](lane)
-        # The first piece of block `group` is further than piece `group` if a block has several.
+        comptime NEXT_PIECE = TILE_BLOCKS if IS_SPLIT[Self.format] else 1
         var code_offset = (self.rows[m_tile] + first) * Int32(Self.CODE_BYTES)
-        code_offset -= group * Int32(Self.CODE_BYTES - PIECE_BYTES)
+        comptime if IS_SPLIT[Self.format]:
+            # The first piece of block `group` is further than piece `group`.
+            code_offset -= group * Int32(Self.CODE_BYTES - PIECE_BYTES)
         var codes = BlockCodes[Self.left]()
         comptime for i in range(LANE_PIECES):
-            var offset = code_offset + Int32(i * TILE_BLOCKS * PIECE_BYTES)
+            var offset = code_offset + Int32(i * NEXT_PIECE * PIECE_BYTES)
             comptime if Self.k_tail:
-                var block = first + quotient[LANE_PIECES](group + Int32(i * TILE_BLOCKS))
+                var block = first + group
+                comptime if IS_SPLIT[Self.format]:
+                    block = first + quotient[LANE_PIECES](group + Int32(i * TILE_BLOCKS))
                 offset = offset if block < at.blocks_left else OUT_OF_RANGE
-            var piece = bitcast[DType.uint32, PIECE_WORDS](at.codes.load[PIECE_BYTES](offset))
+            comptime BYTES = PIECE_BYTES if i < LANE_PIECES - 1 else LAST_BYTES[Self.format]
+            var piece = bitcast[DType.uint32, BYTES // WORD_BYTES](at.codes.load[BYTES](offset))
             codes = codes.insert[offset=i * PIECE_WORDS](piece)
         return EncodedBlock[Self.left](codes, self._fetch_scale[k_tile, m_tile](at, group))
 

@@ -1,6 +1,6 @@
 """Encodes in registers: a lane holds one block and encodes it on its own.
 
-    32 floats --- largest magnitude --> scale --- hardware converter --> 4 words of codes
+    32 floats --- largest magnitude --> scale --- hardware converter --> 4, 6 or 8 words of codes
 
 The largest magnitude of 16-bit floats comes from a chain of three-operand
 maxima and one of minima over packed pairs, both signed: no masks. The chains
@@ -23,7 +23,8 @@ from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_NAN
 from ..chip import BLOCK
 from ..instructions.matrix import BlockCodes, CODE_WORDS
-from ..instructions.vector import encode_pair, maximum, minimum, subtract_to_zero, zero_of_a_branch
+from ..instructions.vector import encode_pair, encode_sixes, maximum, minimum, subtract_to_zero
+from ..instructions.vector import zero_of_a_branch
 
 comptime BlockFloats[dtype: DType] = SIMD[dtype, BLOCK]
 """The floats of one block."""
@@ -110,10 +111,13 @@ def _convert[
 ](x: BlockFloats[dtype], scale_bits: UInt32) -> BlockCodes[format]:
     """Divides by a scale and encodes; the scale is an exponent field of float32.
 
-    The part of a word runs outside: writes to one register back to back cost a wait.
+    The part of a word runs outside: writes to one register back to back cost a wait. Codes of six
+    bits come all at once.
     """
     comptime WORD_CODES = 32 // format.element.bits
     var scale = bitcast[DType.float32](scale_bits)
+    comptime if format.element.bits == 6:
+        return rebind[BlockCodes[format]](encode_sixes[format.element](x, scale))
     var codes = BlockCodes[format](0)
     comptime for part in range(WORD_CODES // 2):
         comptime for word in range(CODE_WORDS[format]):

@@ -4,7 +4,7 @@ These are two by two tiles, so that the scales of a wave are the words of the
 preshuffled layout:
 
     lane l      encodes of each tile row l % 16, block l / 16
-                stores the codes of a block a tile, 16 bytes at a time
+                stores the codes of a block a tile, 16 bytes at a time, or 8
                 preshuffled scales: word l of the group, for all four tiles
                 plain scales: a byte a tile
 
@@ -20,9 +20,9 @@ from ...layouts import OperandLayout, PADDING_SCALE, Plain, PreshuffledCdna4
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ..chip import GROUP_BLOCKS, GROUP_TILES, LANE_BYTES, PAIR, PIECE_BYTES, QUANTIZED_ROWS
-from ..chip import SCALE_GROUP_BYTES, TILE, TILE_BLOCKS
+from ..chip import SCALE_GROUP_BYTES, TILE, TILE_BLOCKS, WORD_BYTES
 from ..instructions.lds import Lds, PIECE_WORDS, SharedPieces, pieces_at
-from ..instructions.matrix import PIECES
+from ..instructions.matrix import LAST_BYTES, PIECES
 from .activations import FloatSource
 from .encode import EncodedBlock
 from .memory import OUT_OF_RANGE, Span, quotient
@@ -70,10 +70,12 @@ struct QuantizedRows[
         """Stores the codes of a block; drops them beyond the operand."""
         var offset = (row * self.k_blocks + block) * Int32(Self.CODE_BYTES)
         comptime for i in range(PIECES[Self.format]):
-            var piece = encoded.codes.slice[PIECE_WORDS, offset=i * PIECE_WORDS]()
+            comptime IS_LAST = i == PIECES[Self.format] - 1
+            comptime BYTES = LAST_BYTES[Self.format] if IS_LAST else PIECE_BYTES
+            var piece = encoded.codes.slice[BYTES // WORD_BYTES, offset=i * PIECE_WORDS]()
             self.codes.store[cache_policy=Self.policy](
                 offset + Int32(i * PIECE_BYTES) if block < self.k_blocks else OUT_OF_RANGE,
-                bitcast[DType.uint8, PIECE_BYTES](piece),
+                bitcast[DType.uint8, BYTES](piece),
             )
 
     @always_inline

@@ -11,6 +11,13 @@ A lane loads 16 bytes at a time, a wave what lies behind each other in LDS, all 
 
 The pieces of a plain row are exchanged within it (tiles.mojo), so that the lanes that load a row
 read whole lines of memory. Beyond K everything reads as zeros.
+
+A block of six-bit codes is 24 bytes: two loads of 12, and its place a multiple of 8. Nothing is
+exchanged; what a wave loads at once, eight rows of 96 bytes or four of 192, has 16 bytes behind it
+instead, and the lanes that LDS serves together find all banks:
+
+    byte of LDS     0 .. 767      768 .. 783    784 .. 1551    ..
+    holds           rows 0 .. 7   nothing       rows 8 .. 15
 """
 
 from layout import Coord
@@ -20,7 +27,8 @@ from std.bit import next_power_of_two
 
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
-from ..chip import GROUP_BLOCKS, GROUP_TILES, LANES, LANE_BYTES, LOAD_BYTES, PIECE_BYTES
+from ..chip import CODE_LOAD_BYTES, CODE_PIECE_BYTES, GROUP_BLOCKS, GROUP_TILES, LANES, LANE_BYTES
+from ..chip import LOAD_BYTES, PIECE_BYTES, load_bytes_of, piece_bytes_of
 from ..chip import SCALE_GROUP_BYTES, SCALE_GROUP_ROWS, TILE, TILE_BLOCKS, WORD_BYTES
 from ..instructions.lds import Lds, bytes_at, write_byte
 from ..instructions.matrix import PIECES, WordTile
@@ -68,7 +76,19 @@ trait SharedRightSide(SharedOperand):
         ...
 
 
-struct RowLoads[row_pieces: Int, waves: Int, parts: Int = 1]:
+@always_inline
+def place_of_sixes[load_rows: Int, row_bytes: Int](lane: Int32) -> Int32:
+    """Returns where in a tile of rows of six-bit codes the lane's block of the first slice lies."""
+    comptime LOAD_BYTES, BLOCK_BYTES = load_bytes_of(piece_bytes_of(6)), Format.MXFP6.block_bytes()
+    var load, row = divmod(lane % Int32(TILE), Int32(load_rows))
+    return (
+        load * Int32(LOAD_BYTES)
+        + row * Int32(row_bytes)
+        + quotient[TILE](lane) * Int32(BLOCK_BYTES)
+    )
+
+
+struct RowLoads[row_pieces: Int, waves: Int, parts: Int = 1, piece_bytes: Int = PIECE_BYTES]:
     """Who loads which piece of plain rows; a part of them is every `parts`-th round."""
 
     comptime ROWS = LANES // Self.row_pieces
@@ -81,13 +101,15 @@ struct RowLoads[row_pieces: Int, waves: Int, parts: Int = 1]:
     def row_and_byte(wave: Int32, lane: Int32) -> Tuple[Int32, Int32]:
         """Returns which row of a round a lane loads a piece of, and where in the row it is."""
         var row, piece = Self.row_and_piece(wave, lane)
-        return (row, piece * Int32(PIECE_BYTES))
+        return (row, piece * Int32(Self.piece_bytes))
 
     @staticmethod
     @always_inline
     def row_and_piece(wave: Int32, lane: Int32) -> Tuple[Int32, Int32]:
         """Returns the same, counting pieces."""
-        var at = exchanged[Self.row_pieces](wave * Int32(LANES) + lane)
+        var at = wave * Int32(LANES) + lane
+        comptime if Self.piece_bytes == PIECE_BYTES:
+            at = exchanged[Self.row_pieces](at)
         return (quotient[Self.row_pieces](at), remainder[Self.row_pieces](at))
 
     @staticmethod
@@ -100,7 +122,7 @@ struct RowLoads[row_pieces: Int, waves: Int, parts: Int = 1]:
     @always_inline
     def place(round: Int32, wave: Int32) -> Int32:
         """Returns where a wave's part of a round begins in LDS."""
-        return (round * Int32(Self.waves) + wave) * Int32(LOAD_BYTES)
+        return (round * Int32(Self.waves) + wave) * Int32(load_bytes_of(Self.piece_bytes))
 
     @staticmethod
     @always_inline
@@ -117,16 +139,20 @@ struct RowLoads[row_pieces: Int, waves: Int, parts: Int = 1]:
 
 
 @fieldwise_init
-struct SharedRows[row_pieces: Int, waves: Int, listed_rounds: Int = 0, part: Int = 1](
-    TrivialRegisterPassable
-):
+struct SharedRows[
+    row_pieces: Int,
+    waves: Int,
+    listed_rounds: Int = 0,
+    part: Int = 1,
+    piece_bytes: Int = PIECE_BYTES,
+](TrivialRegisterPassable):
     """Rows of codes or of scales.
 
     `listed_rounds`: Rounds of a list; 0 if rows lie one behind another.
     `part`: How many times as long rows are whose offsets these share, to save registers.
     """
 
-    comptime Loads = RowLoads[Self.row_pieces, Self.waves]
+    comptime Loads = RowLoads[Self.row_pieces, Self.waves, piece_bytes=Self.piece_bytes]
     comptime Listed = Self.Loads.Numbers[Self.listed_rounds]
 
     var memory: View
@@ -168,7 +194,7 @@ struct SharedRows[row_pieces: Int, waves: Int, listed_rounds: Int = 0, part: Int
             self.offsets[round] = offset if is_there else OUT_OF_RANGE
 
     @always_inline
-    def turn_to(mut self, longer: SharedRows[Self.row_pieces, Self.waves, Self.listed_rounds, _]):
+    def turn_to(mut self, longer: SharedRows[_, Self.waves, Self.listed_rounds, _, _]):
         """Takes the same rows as others, which are `part` times as long."""
         comptime for round in range(Self.listed_rounds):
             self.offsets[round] = longer.offsets[round]
@@ -187,7 +213,7 @@ struct SharedRows[row_pieces: Int, waves: Int, listed_rounds: Int = 0, part: Int
             var _, byte = Self.Loads.row_and_byte(self.wave, lane_here())
             var own = quotient[Self.part](offset - byte) + byte
             offset = own if offset != OUT_OF_RANGE else OUT_OF_RANGE
-        at.load_to_lds[PIECE_BYTES](offset, place)
+        at.load_to_lds[Self.piece_bytes](offset, place)
 
 
 @always_inline
@@ -243,11 +269,12 @@ struct SharedCodes[
     `parts`: Parts in which a place is fetched, each with every `parts`-th round.
     """
 
-    comptime Loads = RowLoads[Self.row_pieces, Self.waves, Self.parts]
+    comptime PIECE = CODE_PIECE_BYTES[Self.format]
+    comptime Loads = RowLoads[Self.row_pieces, Self.waves, Self.parts, Self.PIECE]
     comptime Listed = Self.Loads.Numbers[Self.rounds]
     comptime LOADS = Self.rounds // Self.parts
     comptime CODE_BYTES = LANE_BYTES[Self.format]
-    comptime PLACE_BLOCKS = Self.row_pieces * PIECE_BYTES // Self.CODE_BYTES
+    comptime PLACE_BLOCKS = Self.row_pieces * Self.PIECE // Self.CODE_BYTES
 
     var codes: Span
     var k_blocks: Int32
@@ -269,7 +296,7 @@ struct SharedCodes[
         var offsets = Self.Listed()
         comptime for load in range(Self.rounds):
             var load_row = row + Int32(Self.Loads.first_row(load, Self.rounds))
-            offsets[load] = _row_offset(load_row, row_bytes) + piece * Int32(PIECE_BYTES)
+            offsets[load] = _row_offset(load_row, row_bytes) + piece * Int32(Self.PIECE)
         var block = quotient[PIECES[Self.format]](piece)
         return Self(span, rows.k_blocks, offsets, block, wave, span.after(0), 0)
 
@@ -299,10 +326,9 @@ struct SharedCodes[
             var offset = self.offsets[load]
             comptime if Self.k_tail:
                 offset = offset if self.block + self.lane_block < self.k_blocks else OUT_OF_RANGE
-            comptime ROW_BYTES = Int32(Self.row_pieces * PIECE_BYTES)
-            var first = Int32(Self.Loads.first_row(load, Self.rounds))
-            first += self.wave * Int32(Self.Loads.ROWS)
-            load_to_lds[PIECE_BYTES](self.at, offset, place.unsafe_offset(Int(first * ROW_BYTES)))
+            comptime FIRST = Self.Loads.first_row(load, Self.rounds) // Self.Loads.ROWS
+            var first = (Int32(FIRST) + self.wave) * Int32(CODE_LOAD_BYTES[Self.format])
+            load_to_lds[Self.PIECE](self.at, offset, place.unsafe_offset(Int(first)))
 
 
 @fieldwise_init
@@ -318,6 +344,7 @@ struct SharedWeights[
     comptime TILE_BYTES = TILE * TILE_BLOCKS * Self.CODE_BYTES
     comptime WAVE_TILES = Self.columns // TILE // Self.waves
     """Tiles of columns that a wave loads."""
+    comptime PIECE = CODE_PIECE_BYTES[Self.format]
     comptime TILE_LOADS = Self.WAVE_TILES * PIECES[Self.format]
     """Loads of a wave for a slice."""
     comptime LOADS = Self.slices * Self.TILE_LOADS // Self.parts
@@ -341,7 +368,7 @@ struct SharedWeights[
         var offsets = SIMD[DType.int32, Self.WAVE_TILES](0)
         comptime for i in range(Self.WAVE_TILES):
             var tile = wave + Int32(i * Self.waves)
-            offsets[i] = tile * tile_row_bytes + lane * Int32(PIECE_BYTES)
+            offsets[i] = tile * tile_row_bytes + lane * Int32(Self.PIECE)
         return Self(span, rows.k_blocks, offsets, wave, lane, span.after(0), 0)
 
     @always_inline
@@ -356,15 +383,18 @@ struct SharedWeights[
         comptime for load in range(Self.LOADS):
             comptime slice, tile_load = divmod(part * Self.LOADS + load, Self.TILE_LOADS)
             comptime i, piece = divmod(tile_load, LANE_PIECES)
-            comptime piece_byte = piece * LOAD_BYTES
+            comptime piece_byte = piece * LANES * Self.PIECE
             var offset = self.offsets[i] + Int32(slice * Self.TILE_BYTES + piece_byte)
             comptime if Self.k_tail:
                 var fed = quotient[TILE](self.lane) + Int32(piece * TILE_BLOCKS)
                 var block = Int32(slice * TILE_BLOCKS) + quotient[LANE_PIECES](fed)
+                comptime if Self.format.element.bits == 6:
+                    # K is a multiple of 64, half of a tile.
+                    block = Int32(slice * TILE_BLOCKS + piece * TILE_BLOCKS // LANE_PIECES)
                 offset = offset if self.block + block < self.k_blocks else OUT_OF_RANGE
             var tile = self.wave + Int32((slice * Self.WAVE_TILES + i) * Self.waves)
             var first = tile * Int32(Self.TILE_BYTES) + Int32(piece_byte)
-            load_to_lds[PIECE_BYTES](self.at, offset, place.unsafe_offset(Int(first)))
+            load_to_lds[Self.PIECE](self.at, offset, place.unsafe_offset(Int(first)))
 
     @always_inline
     def keep_inside[count: Int, //](self, stage: Int32, words: WordTile[count]):

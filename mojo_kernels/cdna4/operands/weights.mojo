@@ -1,7 +1,8 @@
 """A wave's preshuffled weights, straight from memory to registers.
 
-A load of 16 bytes a lane is a tile of 16 rows x 128, or half of one of eight-bit codes. A word of scales a lane covers
-32 rows x 256, a group:
+A load of 16 bytes a lane is a tile of 16 rows x 128, or half of one of eight-bit codes. Of six-bit
+ones a lane feeds one and a half of the layout's 16 bytes of a row: it loads three halves. A word
+of scales a lane covers 32 rows x 256, a group:
 
     byte of the word     0               1                2               3
     scale of             row l % 16      row 16 + l % 16  row l % 16      row 16 + l % 16
@@ -21,7 +22,23 @@ from ..chip import SCALE_GROUP_BYTES, TILE, TILE_BLOCKS
 from ..instructions.lds import PIECE_WORDS
 from ..instructions.matrix import BlockCodes, PIECES
 from ..instructions.vector import chosen_bytes
-from .memory import OUT_OF_RANGE, View, quotient
+from .memory import OUT_OF_RANGE, View, quotient, remainder
+
+
+comptime HALF_BYTES = PIECE_BYTES // 2
+"""Bytes of half a piece."""
+comptime HALF_WORDS = PIECE_WORDS // 2
+comptime HALVES = 3
+"""Of a block of six-bit codes."""
+
+
+@always_inline
+def half_of_sixes[half: Int](lane: Int32) -> Int32:
+    """Returns where in a tile of six-bit codes is a half piece of what a lane feeds."""
+    var number = quotient[TILE](lane) * Int32(HALVES) + Int32(half)
+    var row_byte = lane % Int32(TILE) * Int32(PIECE_BYTES)
+    var piece = quotient[2](number) * Int32(TILE * PIECE_BYTES)
+    return piece + row_byte + remainder[2](number) * Int32(HALF_BYTES)
 
 
 @fieldwise_init
@@ -53,7 +70,9 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
     """Tiles of rows that share a word of scales."""
     comptime SPANS = ceildiv(Self.n_tiles, Self.WORD_TILES)
     comptime WORDS = _words(Self.format, Self.SPANS, Self.k_tiles)
-    comptime LOADS = Self.WORDS + Self.k_tiles * Self.n_tiles * PIECES[Self.format]
+    comptime TILE_LOADS = HALVES if Self.format.element.bits == 6 else PIECES[Self.format]
+    """Loads of a tile of codes."""
+    comptime LOADS = Self.WORDS + Self.k_tiles * Self.n_tiles * Self.TILE_LOADS
     comptime CHUNK_BLOCKS = Self.k_tiles * TILE_BLOCKS
 
     var codes: View
@@ -133,6 +152,18 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         comptime if Self.k_tail:
             # Lanes beyond K have another offset: one register for all tiles is enough.
             tile = tile.moved(Int32(n_tile) * self._tile_row_bytes())
+        comptime if Self.format.element.bits == 6:
+            comptime for half in range(HALVES):
+                var offset = half_of_sixes[half](lane) + Int32(k_tile * Self.TILE_BYTES)
+                comptime if not Self.k_tail:
+                    offset += Int32(n_tile) * self._tile_row_bytes()
+                else:
+                    var block = at.first_block + Int32(k_tile * TILE_BLOCKS)
+                    block += quotient[TILE](lane)
+                    offset = offset if block < self.k_blocks else OUT_OF_RANGE
+                var words = bitcast[DType.uint32, HALF_WORDS](tile.load[HALF_BYTES](offset))
+                codes = codes.insert[offset=half * HALF_WORDS](words)
+            return codes
         comptime for i in range(LANE_PIECES):
             var offset = lane * Int32(PIECE_BYTES)
             offset += Int32(k_tile * Self.TILE_BYTES + i * LANES * PIECE_BYTES)

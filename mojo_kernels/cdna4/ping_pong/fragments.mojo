@@ -1,7 +1,7 @@
 """Stages in LDS, and how the waves of a workgroup read their fragments and scales there.
 
 How they get there `operands/shared.mojo` says. A piece of a row of activations has the codes of one
-block, or of half a block. A word of scales feeds 2 x 2 tiles. Float scales of blocks are words: of
+block, or of half a block; six-bit codes lie as `operands/shared` pictures. A word of scales feeds 2 x 2 tiles. Float scales of blocks are words: of
 activations 32 rows x 2 blocks of 128 a wave, lane by lane; of weights what the wave itself needs.
 
 Wave and lane are in these places as bytes, not as coordinates of a tile, which the main loop
@@ -11,12 +11,23 @@ gfx950, 2026-11-22).
 
 from layout import Coord, Idx
 from ...numbers.scales import Scale
-from ..chip import GROUP_TILES, LANES, PAIR, PIECE_BYTES, SCALE_GROUP_BYTES, TILE, TILE_BLOCKS
-from ..chip import WORD_BYTES
-from ..instructions.lds import Lds, PIECE_WORDS, pieces_at, read_piece, read_word, words_at
-from ..instructions.matrix import CodeTile, PIECES, WordTile
+from ..chip import GROUP_TILES, LANES, PAIR, PIECE_BYTES
+from ..chip import SCALE_GROUP_BYTES, TILE, TILE_BLOCKS, WORD_BYTES
+from ..instructions.lds import (
+    Lds,
+    PIECE_WORDS,
+    pieces_at,
+    read_pair,
+    read_piece,
+    read_sixes,
+    read_word,
+    words_at,
+)
+from ..instructions.matrix import BlockCodes, CodeTile, PIECES, WordTile
 from ..operands.memory import quotient
+from ..operands.shared import place_of_sixes
 from ..operands.tiles import exchanged
+from ..operands.weights import HALF_WORDS, half_of_sixes
 from ..types import Formats, KEPT
 from ..operands.columns import first_pointer, read_transposed
 from .shape import A_SCALE_BYTES, N_TILES, PingPongTile, WAVES_M, WAVES_N
@@ -75,6 +86,9 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
     """The lane's byte of the first tile of rows, first slice."""
     var b: Int32
     """The lane's byte of the first tile of columns."""
+    var b_second: Int32
+    """Of six-bit weights, the second half piece that the lane feeds; the third is a piece behind
+    the first."""
     var a_scales: Int32
     """The lane's first byte of scales of activations."""
     var b_scales: Int32
@@ -89,6 +103,13 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
         var piece = exchanged[Self.Tile.ROW_PIECES](
             lane % Int32(TILE) * Int32(Self.Tile.ROW_PIECES) + block
         )
+        var a = piece * Int32(PIECE_BYTES)
+        comptime if Self.Tile.HAS_SIXES:
+            a = place_of_sixes[Self.Tile.LOAD_ROWS, Self.Tile.ROW_BYTES](lane)
+        var first_column = n * Int32(N_TILES * Self.Tile.B_TILE_BYTES)
+        var b = lane * Int32(PIECE_BYTES)
+        comptime if Self.formats.right.element.bits == 6:
+            b = half_of_sixes[0](lane)
         comptime WORDS_M = Self.m_tiles // PAIR
         comptime WORDS_N = N_TILES // PAIR
         var a_scales = m * Int32(WORDS_M * SCALE_GROUP_BYTES) + lane * 4
@@ -101,12 +122,14 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
             return Self(
                 first_pointer[Self.A_LINE_PIECES](m * Int32(Self.Tile.NEXT_WAVE), lane),
                 first_pointer[Self.B_LINE_PIECES](n * Int32(N_TILES), lane),
+                0,
                 a_scales,
                 b_scales,
             )
         return Self(
-            m * Int32(Self.m_tiles * Self.Tile.A_TILE_BYTES) + piece * Int32(PIECE_BYTES),
-            n * Int32(N_TILES * Self.Tile.B_TILE_BYTES) + lane * Int32(PIECE_BYTES),
+            m * Int32(Self.m_tiles * Self.Tile.A_TILE_BYTES) + a,
+            first_column + b,
+            first_column + half_of_sixes[1](lane),
             a_scales,
             b_scales,
         )
@@ -129,6 +152,13 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
                     Self.formats.left, Self.A_LINE_PIECES, tile
                 ](room, self.a)
             return
+        comptime if Self.Tile.HAS_SIXES:
+            comptime for tile in range(Self.Tile.PART_TILES):
+                comptime first = (part * Self.Tile.PART_TILES + tile) * Self.Tile.A_TILE_BYTES
+                tiles[phase_slice, tile] = rebind[BlockCodes[Self.formats.left]](
+                    read_sixes(place.unsafe_offset(Int(self.a) + first))
+                )
+            return
         comptime for piece in range(LANE_PIECES):
             # An exchange is the same for all pieces of a row.
             comptime number = slice * LANE_PIECES + piece
@@ -150,6 +180,22 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
                 tiles[phase_slice, tile] = read_transposed[
                     Self.formats.right, Self.B_LINE_PIECES, tile
                 ](phase, self.b)
+            return
+        comptime if Self.formats.right.element.bits == 6:
+            comptime for tile in range(N_TILES):
+                comptime NUMBER = phase_slice * WAVES_N * N_TILES + tile
+                comptime first = NUMBER * Self.Tile.B_TILE_BYTES
+                comptime LAST = TILE * PIECE_BYTES
+                var halves = tiles[phase_slice, tile]
+                halves = halves.insert[offset=0](
+                    read_pair(phase.unsafe_offset(Int(self.b) + first))
+                )
+                halves = halves.insert[offset=HALF_WORDS](
+                    read_pair(phase.unsafe_offset(Int(self.b_second) + first))
+                )
+                tiles[phase_slice, tile] = halves.insert[offset=2 * HALF_WORDS](
+                    read_pair(phase.unsafe_offset(Int(self.b) + first + LAST))
+                )
             return
         comptime SLICES = Self.Tile.PHASE_SLICES
         var pieces = pieces_at[SLICES, WAVES_N * N_TILES, LANE_PIECES, LANES](phase, self.b)

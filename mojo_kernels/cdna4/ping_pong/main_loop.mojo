@@ -15,7 +15,7 @@ from std.sys.intrinsics import readfirstlane
 
 from ...numbers.formats import Format
 from ...tiles import in_registers
-from ..chip import LOAD_BYTES, MAX_COUNT, PAIR, SUMS, TILE
+from ..chip import CODE_LOAD_BYTES, MAX_COUNT, PAIR, SUMS, TILE
 from ..instructions.lds import Lds
 from ..instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, Sums, WordTile
 from ..instructions.matrix import decoded_block, multiply_codes, multiply_floats, multiply_tiles
@@ -56,7 +56,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
         Self.formats.left,
         Self.Tile.ROW_PIECES,
         WAVES,
-        Self.Tile.A_BYTES // (WAVES * LOAD_BYTES),
+        Self.Tile.A_BYTES // (WAVES * CODE_LOAD_BYTES[Self.formats.left]),
         Self.Tile.FETCHES,
         Self.k_tail,
     ]

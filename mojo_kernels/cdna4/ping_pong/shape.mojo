@@ -2,10 +2,13 @@
 
 A wave computes 128 x 64 of C, 8 x 4 tiles, or 64 x 64; there are two by four waves. In
 LDS is what they multiply, and what comes next, on its way. Activations take places of a line of
-memory a row at least: two slices of 128 along K, a stage, or one slice of more than four bits:
+memory a row at least: two slices of 128 along K, a stage, or one slice of more than four bits.
+Six-bit codes of a slice are three quarters of a line:
 
     four bits      activations    256 or 128 rows x 8 blocks, 3 stages       96 or 48 KiB
                    weights        256 rows x 4 or 8 blocks, 3 phases         48 or 96 KiB
+    six bits       activations    256 or 128 rows x 4 blocks, 3 slices       74 or 37 KiB
+                   weights        256 rows x 4 blocks, 3 slices              48 KiB
     eight bits     activations    256 or 128 rows x 4 blocks, 2 or 3 slices  64 or 48 KiB
                    weights        256 rows x 4 blocks, 2 or 3 slices         64 or 96 KiB
     bfloat16       activations    128 rows x 4 blocks, 2 slices              64 KiB
@@ -17,8 +20,8 @@ from std.math import ceildiv
 
 from ...numbers.formats import Format
 from ...schedule.xcd import XcdBands
-from ..chip import GROUP_BLOCKS, LANES, LANE_BYTES, PIECE_BYTES, SCALE_GROUP_BYTES
-from ..chip import TILE, TILE_BLOCKS
+from ..chip import CODE_LOAD_BYTES, CODE_PIECE_BYTES, GROUP_BLOCKS, LANES, LANE_BYTES, PIECE_BYTES
+from ..chip import SCALE_GROUP_BYTES, TILE, TILE_BLOCKS
 from ..prologue.shape import CooperativeMemory, is_prepared
 from ..types import Formats, KEPT, ProductTypes
 from ...launch.grid import Grid, Workspace
@@ -70,17 +73,23 @@ struct PingPongTile[formats: Formats, m_tiles: Int]:
     those of a part lie side by side, so that a part is whole lines of memory."""
     comptime NEXT_PART = WAVES_M * Self.PART_TILES if Self.formats.are_columns else Self.PART_TILES
     """Tiles of rows from a part of a wave's to its next."""
-    comptime PHASE_SLICES = ceildiv(PHASE_CYCLES, Self.SLICE_CYCLES)
-    comptime ROW_BYTES = max(LINE_BYTES, TILE_BLOCKS * LANE_BYTES[Self.formats.left])
-    comptime ROW_PIECES = Self.ROW_BYTES // PIECE_BYTES
+    comptime PIECE = CODE_PIECE_BYTES[Self.formats.left]
+    comptime HAS_SIXES = Self.formats.left.element.bits == 6
+    """Whether a block of activations is no multiple of a piece."""
+    comptime ROW_BYTES = max(
+        LINE_BYTES // PIECE_BYTES * Self.PIECE, TILE_BLOCKS * LANE_BYTES[Self.formats.left]
+    )
+    comptime ROW_PIECES = Self.ROW_BYTES // Self.PIECE
+    comptime LOAD_ROWS = LANES // Self.ROW_PIECES
     comptime PLACE_BLOCKS = Self.ROW_BYTES // LANE_BYTES[Self.formats.left]
     comptime PLACE_SLICES = Self.PLACE_BLOCKS // TILE_BLOCKS
+    comptime PHASE_SLICES = min(ceildiv(PHASE_CYCLES, Self.SLICE_CYCLES), Self.PLACE_SLICES)
     comptime FETCHES = 2 if Self.PLACE_SLICES == 2 else Self.PARTS
     """Parts in which the activations of a place are fetched."""
     comptime DEPTH = AHEAD if Self.PARTS > 1 else AHEAD + 1
     """Places of activations, and phases or slices of weights, in LDS."""
-    comptime A_TILE_BYTES = TILE * Self.ROW_BYTES
-    comptime A_BYTES = Self.ROWS * Self.ROW_BYTES
+    comptime A_TILE_BYTES = TILE // Self.LOAD_ROWS * CODE_LOAD_BYTES[Self.formats.left]
+    comptime A_BYTES = Self.ROWS // TILE * Self.A_TILE_BYTES
     comptime B_TILE_BYTES = TILE * TILE_BLOCKS * LANE_BYTES[Self.formats.right]
     comptime B_SLICE_BYTES = COLUMNS // TILE * Self.B_TILE_BYTES
     comptime B_BYTES = Self.PHASE_SLICES * Self.B_SLICE_BYTES
@@ -110,7 +119,7 @@ def tile_cycles(formats: Formats) -> Int:
     comptime FOUR_BITS, EIGHT_BITS, FLOATS = 16, 32, 64
     if formats.left == KEPT:
         return FLOATS
-    return FOUR_BITS if formats.left.element.bits == 4 else EIGHT_BITS
+    return FOUR_BITS if formats.multiply_at_once() else EIGHT_BITS
 
 
 def rows_of(m_tiles: Int) -> Int:

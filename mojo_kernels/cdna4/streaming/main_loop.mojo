@@ -9,7 +9,8 @@ workgroup by its own columns; the lanes in a step (128 along K, 16 rows):
 A wave alone encodes its activations and keeps them in registers. Of S sharers,
 number s fetches tiles s, s + S, .. of a stage and encodes them for all; in LDS are
 
-    codes     tile t, lane l, piece p: 1024 * p + 16 * l behind where its wave had the floats
+    codes     tile t, lane l, piece p: 1024 * p + 16 * l behind where its wave had the floats;
+              of six bits, lane l: 24 * l behind it, which no two lanes' banks share
     scales    tile t, lane l: 256 * (t / 4) + 4 * l + t % 4
 
 where t counts the rows' tiles of the first 128 along K, then of the next. One
@@ -24,9 +25,10 @@ from pipeline.types import OpDesc
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
 from ...tiles import RegisterTile, in_registers
-from ..chip import LANES, PIECE_BYTES, SUMS, WORD_SCALES
+from ..chip import LANES, LANE_BYTES, PIECE_BYTES, SUMS, WORD_SCALES
 from ..instructions.lds import Lds, PIECE_WORDS, SharedPieces, bytes_at, pieces_at, read_piece
-from ..instructions.lds import read_word, words_at, write_byte, write_piece, write_word
+from ..instructions.lds import Sixes, read_sixes, read_word, words_at, write_byte, write_piece
+from ..instructions.lds import write_sixes, write_word
 from ..instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, WordTile
 from ..instructions.matrix import multiply_tiles
 from ..instructions.wave import workgroup_barrier
@@ -58,6 +60,8 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
     comptime SCALE_WORDS = Self.LDS.scale_words()
     comptime SHARED_SCALES = Self.LDS.word_scales()
     """Scales of such a word."""
+    comptime ARE_SIXES = Self.Source.left.element.bits == 6
+    """Whether what a lane feeds is no multiple of a piece."""
     comptime HAS_SCALES = not Self.Source.left.has_row_scales()
     """Whether products are multiplied by scales; sums are by those of rows."""
     comptime STREAM = Stream(Self.shape, Self.Weights.LOADS, Self.Source.LOADS)
@@ -125,6 +129,11 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
         return pieces_at[Self.Source.PIECES](self.lds, Int32(place))
 
     @always_inline
+    def sixes_at(self, lds: Lds, tile: Int) -> Lds:
+        """Returns where the lane's block of a tile of six-bit codes is."""
+        return lds.unsafe_offset(Int(self.lane * Int32(LANE_BYTES[Self.Source.left])) + tile)
+
+    @always_inline
     def share[stage: Int](self, tile: Int32, scale: UInt32):
         """Writes the lane's scale of an encoded tile for all sharers."""
         comptime DEPTH = Self.shape.depth
@@ -188,10 +197,14 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
         var block = self.source.block(kept, place)
         comptime if Self.IS_SHARED:
             comptime LANE_PIECES = PIECES[Self.Source.left]
-            var codes = pieces_at[LANE_PIECES, LANES](self.lds, Int32(Self.LDS.tile(stage, step)))
-            comptime for i in range(LANE_PIECES):
-                var piece = block.codes.slice[PIECE_WORDS, offset=i * PIECE_WORDS]()
-                write_piece(codes, Coord(Idx[i], self.lane), piece)
+            comptime place = Self.LDS.tile(stage, step)
+            comptime if Self.ARE_SIXES:
+                write_sixes(self.sixes_at(self.lds, place), rebind[Sixes](block.codes))
+            else:
+                var codes = pieces_at[LANE_PIECES, LANES](self.lds, Int32(place))
+                comptime for i in range(LANE_PIECES):
+                    var piece = block.codes.slice[PIECE_WORDS, offset=i * PIECE_WORDS]()
+                    write_piece(codes, Coord(Idx[i], self.lane), piece)
             var tile = self.sharer + Int32(step * Self.shape.sharers)
             self.share[stage](tile, block.scale)
             # Words are read as a whole: nothing in them is left undefined.
@@ -222,11 +235,16 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
                 self.a_scales[stage, step] = self.a_scales[stage, step - byte]
             comptime place = sharer * Self.WAVE_BYTES + Self.LDS.tile(stage, own_step)
             comptime LANE_PIECES = PIECES[Self.Source.left]
-            var pieces = pieces_at[LANE_PIECES, LANES](self.first_lds, Int32(place))
             var codes = BlockCodes[Self.Source.left]()
-            comptime for i in range(LANE_PIECES):
-                var piece = read_piece(pieces, Coord(Idx[i], self.lane))
-                codes = codes.insert[offset=i * PIECE_WORDS](piece)
+            comptime if Self.ARE_SIXES:
+                codes = rebind[BlockCodes[Self.Source.left]](
+                    read_sixes(self.sixes_at(self.first_lds, place))
+                )
+            else:
+                var pieces = pieces_at[LANE_PIECES, LANES](self.first_lds, Int32(place))
+                comptime for i in range(LANE_PIECES):
+                    var piece = read_piece(pieces, Coord(Idx[i], self.lane))
+                    codes = codes.insert[offset=i * PIECE_WORDS](piece)
             self.a[stage, step] = codes
 
     @always_inline

@@ -1,7 +1,7 @@
 """The prefill kernels of activations of more than four bits; `named_prefill.mojo` names them.
 
-Each pair of formats of eight bits with a large and a small tile, from codes and from floats; and
-floats that are kept.
+Each pair of formats of six and of eight bits with a large and a small tile, from codes and from
+floats; and floats that are kept.
 """
 
 from std.os import abort
@@ -19,6 +19,9 @@ comptime FP8 = Formats(Format.MXFP8, Format.MXFP8)
 comptime W4A8 = Formats(Format.MXFP8, Format.MXFP4)
 comptime BF8 = Formats(Format.MXFP8_E5M2, Format.MXFP8_E5M2)
 comptime W4A16 = Formats(KEPT, Format.MXFP4)
+comptime W4A6 = Formats(Format.MXFP6, Format.MXFP4)
+comptime W6A6 = Formats(Format.MXFP6, Format.MXFP6)
+comptime W4_BF6 = Formats(Format.MXFP6_E3M2, Format.MXFP4)
 comptime W4_BF8 = Formats(Format.MXFP8_E5M2, Format.MXFP4)
 
 
@@ -41,6 +44,14 @@ struct PrefillWide(Catalogue):
         show_linear[4, BF16, BF16, NO_BIAS, False, FP8](visitor)
         show_linear[4, BF16, BF16, NO_BIAS, False, W4A8](visitor)
         show_linear[4, F32, F32, Optional(F32), True, BF8](visitor)
+        show_matmul[8, BF16, NO_BIAS, False, W4A6](visitor)
+        show_matmul[4, F32, Optional(F32), True, W4A6](visitor)
+        show_linear[8, BF16, BF16, NO_BIAS, False, W4A6](visitor)
+        show_linear[4, BF16, BF16, NO_BIAS, False, W4A6](visitor)
+        show_linear[8, F16, F16, Optional(F16), True, W4_BF6](visitor)
+        show_matmul[8, BF16, NO_BIAS, False, W6A6](visitor)
+        show_matmul[8, BF16, NO_BIAS, True, W6A6](visitor)
+        show_linear[4, BF16, BF16, NO_BIAS, False, W6A6](visitor)
         show_linear[4, BF16, BF16, NO_BIAS, False, W4A16](visitor)
         show_linear[4, BF16, F32, Optional(F32), True, W4A16](visitor)
 

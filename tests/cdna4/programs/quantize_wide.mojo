@@ -1,4 +1,4 @@
-"""The quantize kernel for eight-bit codes: `<format>_<input type>_<rounding>`, plain scales."""
+"""The quantize kernel for codes of more than four bits: `<format>_<input type>_<rounding>`."""
 
 from std.os import abort
 from std.python import PythonObject
@@ -10,20 +10,22 @@ from mojo_kernels.numbers.rounding import Rounding
 
 
 struct QuantizeWide(Catalogue):
-    """Every rule of both formats for bfloat16; the other input types once."""
+    """Every rule of every format for bfloat16; the other input types once an element's bits."""
 
     @staticmethod
     def walk[V: Visitor](mut visitor: V) raises:
-        comptime for format in [Format.MXFP8, Format.MXFP8_E5M2]:
+        comptime E3M2 = Format.MXFP6_E3M2
+        comptime for format in [Format.MXFP8, Format.MXFP8_E5M2, Format.MXFP6, E3M2]:
             comptime for code in range(Rounding.COUNT):
                 comptime rule = Rounding.NAMES[code]
                 visitor.kernel[ListedQuantizer[format, DType.bfloat16, Rounding(code)]](
                     String(format.name(), "_bfloat16_", rule)
                 )
         comptime for dtype in [DType.float16, DType.float32]:
-            visitor.kernel[ListedQuantizer[Format.MXFP8, dtype, Rounding.EVEN]](
-                String("mxfp8_", dtype, "_even")
-            )
+            comptime for format in [Format.MXFP8, Format.MXFP6, E3M2]:
+                visitor.kernel[ListedQuantizer[format, dtype, Rounding.EVEN]](
+                    String(format.name(), "_", dtype, "_even")
+                )
 
 
 @export

@@ -1,4 +1,5 @@
-"""Emits decode kernels whose activations are wider than four bits: kept floats, eight-bit codes.
+"""Emits decode kernels whose activations are wider than four bits: kept floats, codes of six bits
+and of eight.
 
 Each pair of formats in every cut that differs in what a lane feeds: alone, shared, split,
 encoded already; any K.
@@ -36,15 +37,15 @@ struct Wide(Catalogue):
                 show_linear[SHARED, formats=formats](visitor, prefix)
                 comptime if formats.left != KEPT:
                     show_matmul[SHARED, formats=formats](visitor, prefix)
-                comptime if formats.left.element != Element.E5M2:
+                comptime if formats.left.element not in [Element.E5M2, Element.E3M2]:
                     show_linear[ALONE, formats=formats](visitor, prefix)
                     comptime if formats.left != KEPT:
                         show_matmul[ALONE, formats=formats](visitor, prefix)
 
         # Inputs, results, biases, rules, and cuts that do not depend on formats.
-        comptime kept, w4a8 = Formats(KEPT, Format.MXFP4), Formats(Format.MXFP8, Format.MXFP4)
-        comptime for i in range(2):
-            comptime formats = kept if i == 0 else w4a8
+        comptime w4a8 = Formats(Format.MXFP8, Format.MXFP4)
+        comptime for left in [KEPT, Format.MXFP8, Format.MXFP6]:
+            comptime formats = Formats(left, Format.MXFP4)
             var prefix = String(name_of(formats.left), "-", name_of(formats.right), "/")
             show_linear[SPLIT, formats=formats](visitor, prefix)
             show_linear[AT_ONCE, formats=formats](visitor, prefix)
