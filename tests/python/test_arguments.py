@@ -214,7 +214,7 @@ OF_EXPERTS = {
 QUANTIZED = {"format": "mxfp8", "rounding": "floor"}
 CHANGES = {
     mx.quantize: QUANTIZED | {"tensor_scale": beside(0.5, format="nvfp4")},
-    mx.requantize: {"rounding": "floor", "tensor_scale": beside(0.5, format="nvfp4")},
+    mx.requantize: {"rounding": "ceil", "tensor_scale": beside(0.5, format="nvfp4")},
     mx.tensor_scale_of: {},
     mx.dequantize: {"dtype": "float16"},
     mx.preshuffle: {"device": "gfx950"},
@@ -327,7 +327,11 @@ def described(value):
         return repr(value), described(value.codes), described(value.scales)
     if isinstance(value, torch.Tensor):
         told = str(value.dtype), tuple(value.shape), str(value.device)
-        return told if value.is_meta else (*told, bytes(value.detach().flatten().view(torch.uint8).numpy()))
+        return (
+            told
+            if value.is_meta
+            else (*told, bytes(value.detach().flatten().view(torch.uint8).numpy()))
+        )
     if hasattr(value, "_asdict"):
         return described(value._asdict())
     if isinstance(value, nn.Module):
