@@ -47,8 +47,7 @@ def show[
 
 
 struct MiddleWide(Catalogue):
-    """The smallest cut, split, for each pair, a large one; more for scales of blocks, and of six bits.
-    """
+    """The smallest cut of each pair, split, and a large one; more for block scales and six bits."""
 
     @staticmethod
     def walk[V: Visitor](mut visitor: V) raises:
