@@ -25,16 +25,20 @@ from ..instructions.lds import Lds, PIECE_WORDS, SharedPieces, pieces_at
 from ..instructions.matrix import LAST_BYTES, PIECES
 from .activations import FloatSource
 from .encode import EncodedBlock
-from .memory import OUT_OF_RANGE, Span, quotient
+from .memory import OUT_OF_RANGE, Span, quotient, remainder
 
 
 @fieldwise_init
 struct QuantizedRows[
-    format: Format, Layout: OperandLayout, policy: CacheOperation = CacheOperation.ALWAYS
+    format: Format,
+    Layout: OperandLayout,
+    policy: CacheOperation = CacheOperation.ALWAYS,
+    tiled_rows: Int = 1,
 ](TrivialRegisterPassable):
-    """Where plain codes go, and scales in `Layout`.
+    """Where codes go, and scales in `Layout`.
 
     `policy`: Who sees the stores before the kernel ends.
+    `tiled_rows`: Rows whose codes of 128 along K lie together; 1 if they are plain.
     """
 
     comptime CODE_BYTES = LANE_BYTES[Self.format]
@@ -58,17 +62,34 @@ struct QuantizedRows[
         comptime BLOCKS = Self.Layout.SCALE_K_MULTIPLE
         var scale_rows = quotient[ROWS](rows + Int32(ROWS - 1)) * Int32(ROWS)
         var scale_blocks = quotient[BLOCKS](k_blocks + Int32(BLOCKS - 1)) * Int32(BLOCKS)
+        var code_rows, code_blocks = rows, k_blocks
+        comptime if Self.tiled_rows > 1:
+            code_rows = quotient[Self.tiled_rows](rows + Int32(Self.tiled_rows - 1))
+            code_rows *= Int32(Self.tiled_rows)
+            code_blocks = Self._tiles(k_blocks) * Int32(TILE_BLOCKS)
         return Self(
-            Span.of(codes, rows * k_blocks * Int32(Self.CODE_BYTES)).after(0),
+            Span.of(codes, code_rows * code_blocks * Int32(Self.CODE_BYTES)).after(0),
             Span.of(scales, scale_rows * scale_blocks).after(0),
             rows,
             k_blocks,
         )
 
+    @staticmethod
+    @always_inline
+    def _tiles(k_blocks: Int32) -> Int32:
+        """Returns the tiles along K."""
+        return quotient[TILE_BLOCKS](k_blocks + Int32(TILE_BLOCKS - 1))
+
     @always_inline
     def put(self, encoded: EncodedBlock[Self.format], row: Int32, block: Int32):
         """Stores the codes of a block; drops them beyond the operand."""
         var offset = (row * self.k_blocks + block) * Int32(Self.CODE_BYTES)
+        comptime if Self.tiled_rows > 1:
+            var tile = quotient[Self.tiled_rows](row) * Self._tiles(self.k_blocks)
+            tile += quotient[TILE_BLOCKS](block)
+            offset = tile * Int32(Self.tiled_rows) + remainder[Self.tiled_rows](row)
+            offset = offset * Int32(TILE_BLOCKS) + remainder[TILE_BLOCKS](block)
+            offset *= Int32(Self.CODE_BYTES)
         comptime for i in range(PIECES[Self.format]):
             comptime IS_LAST = i == PIECES[Self.format] - 1
             comptime BYTES = LAST_BYTES[Self.format] if IS_LAST else PIECE_BYTES
@@ -111,17 +132,19 @@ struct GroupQuantizer[
     policy: CacheOperation = CacheOperation.ALWAYS,
     *,
     places: Int = PAIR * GROUP_TILES,
+    tiled_rows: Int = 1,
 ](TrivialRegisterPassable):
     """A wave that quantizes groups, 32 rows x 256, of a pair of tiles of rows.
 
     `policy`: Who sees the result before the kernel ends.
     `places`: Tiles in flight; a group has four.
+    `tiled_rows`: Rows whose codes of 128 along K lie together; 1 if they are plain.
     """
 
     comptime Source = FloatSource[
         Self.format, Self.dtype, Self.rounding, PAIR, GROUP_TILES, k_tail=True
     ]
-    comptime Rows = QuantizedRows[Self.format, Self.Layout, Self.policy]
+    comptime Rows = QuantizedRows[Self.format, Self.Layout, Self.policy, Self.tiled_rows]
     comptime TILES = PAIR * GROUP_TILES
     comptime LDS_BYTES = Self.places * Self.Source.PIECES * PIECE_BYTES
 

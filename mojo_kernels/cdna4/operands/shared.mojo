@@ -262,11 +262,18 @@ def _row_offset(row: Int32, row_bytes: Int32) -> Int32:
 
 @fieldwise_init
 struct SharedCodes[
-    format: Format, row_pieces: Int, waves: Int, rounds: Int, parts: Int, k_tail: Bool
+    format: Format,
+    row_pieces: Int,
+    waves: Int,
+    rounds: Int,
+    parts: Int,
+    k_tail: Bool,
+    are_tiled: Bool = False,
 ](SharedOperand):
-    """Plain codes, a stage or a slice at a time.
+    """Codes, a stage or a slice at a time.
 
     `parts`: Parts in which a place is fetched, each with every `parts`-th round.
+    `are_tiled`: Whether what a wave loads at once lies together; otherwise codes are plain.
     """
 
     comptime PIECE = CODE_PIECE_BYTES[Self.format]
@@ -291,11 +298,22 @@ struct SharedCodes[
     def of(rows: OperandRows, wave: Int32, lane: Int32) -> Self:
         var row_bytes = rows.k_blocks * Int32(Self.CODE_BYTES)
         var row, piece = Self.Loads.row_and_piece(wave, lane)
+        var count = rows.count
+        comptime if Self.are_tiled:
+            comptime assert Self.PLACE_BLOCKS == TILE_BLOCKS, "a tile is of 128 along K"
+            comptime ROWS = Self.Loads.ROWS
+            var tiles = quotient[TILE_BLOCKS](rows.k_blocks + Int32(TILE_BLOCKS - 1))
+            row_bytes = tiles * Int32(TILE_BLOCKS * Self.CODE_BYTES)
+            count = quotient[ROWS](count + Int32(ROWS - 1)) * Int32(ROWS)
         var offset = rows.first * row_bytes
-        var span = Span.of(rows.bytes, rows.count * row_bytes).from_offset(offset)
+        var span = Span.of(rows.bytes, count * row_bytes).from_offset(offset)
         var offsets = Self.Listed()
         comptime for load in range(Self.rounds):
             var load_row = row + Int32(Self.Loads.first_row(load, Self.rounds))
+            comptime if Self.are_tiled:
+                load_row -= remainder[Self.Loads.ROWS](row)
+                offsets[load] = _row_offset(load_row, row_bytes) + lane * Int32(Self.PIECE)
+                continue
             offsets[load] = _row_offset(load_row, row_bytes) + piece * Int32(Self.PIECE)
         var block = quotient[PIECES[Self.format]](piece)
         return Self(span, rows.k_blocks, offsets, block, wave, span.after(0), 0)
@@ -317,7 +335,8 @@ struct SharedCodes[
     def seek(mut self, place: Int32):
         self.block = place * Int32(Self.PLACE_BLOCKS)
         var is_inside = self.block < self.k_blocks
-        self.at = self.codes.after_if(self.block * Int32(Self.CODE_BYTES), is_inside)
+        comptime ROWS = Self.Loads.ROWS if Self.are_tiled else 1
+        self.at = self.codes.after_if(self.block * Int32(ROWS * Self.CODE_BYTES), is_inside)
 
     @always_inline
     def fetch[part: Int](self, place: Lds):

@@ -33,11 +33,12 @@ from .shape import A_SCALE_BYTES, COLUMNS, N_TILES, PingPongTile, SCALE_BYTES, S
 from .fragments import Reader, Ring, SLICES
 
 
-struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
+struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Bool = False]:
     """A wave along K: its fragments, and the sums.
 
     `m_tiles`: Tiles of rows of a wave.
     `k_tail`: Whether K may end within a stage.
+    `are_tiled`: Whether codes of activations were prepared to lie by tiles.
     """
 
     comptime Tile = PingPongTile[Self.formats, Self.m_tiles]
@@ -59,8 +60,9 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool]:
         Self.Tile.A_BYTES // (WAVES * CODE_LOAD_BYTES[Self.formats.left]),
         Self.Tile.FETCHES,
         Self.k_tail,
+        Self.are_tiled,
     ]
-    """Codes that lie row by row."""
+    """Codes that lie row by row, or by tiles."""
     comptime Codes: SharedOperand = SharedColumns[
         Self.Fragments.A_LINE_PIECES, WAVES, Self.Tile.PARTS, Self.Tile.PARTS
     ] if Self.formats.are_columns else Self.Rows

@@ -14,6 +14,7 @@ from ..instructions.lds import Lds
 from ..instructions.memory import scalar_here
 from ..operands.memory import Bytes, quotient
 from ..operands.shared import OperandRows
+from ..prologue.shape import lies_by_tiles
 from ..types import ProductTypes
 from .shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_N
 from .main_loop import PingPongLoop
@@ -25,7 +26,8 @@ struct PingPongOperands[types: ProductTypes, m_tiles: Int, k_tail: Bool, groupin
 ):
     """Both sides."""
 
-    comptime MainLoop = PingPongLoop[Self.types.formats, Self.m_tiles, Self.k_tail]
+    comptime ARE_TILED = Bool(Self.types.x) and lies_by_tiles(Self.types.formats.left)
+    comptime MainLoop = PingPongLoop[Self.types.formats, Self.m_tiles, Self.k_tail, Self.ARE_TILED]
     comptime Codes = Self.MainLoop.Rows
     comptime ROWS = Self.MainLoop.Tile.ROWS
 

@@ -2,7 +2,8 @@
 
     counters    128 bytes for a tile of rows: next parts of pair p at 4 * p, finished parts at 64
     scales      preshuffled
-    codes       [M, K / 2], if activations come as floats
+    codes       [M, bytes of K codes], if activations come as floats; of six bits, 8 rows x 128
+                one behind another: rows of 96 bytes are no whole lines of memory
 """
 
 from std.math import align_up
@@ -10,11 +11,13 @@ from std.math import align_up
 from ...layouts import PreshuffledCdna4
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
-from ..chip import BLOCK, GROUP_BLOCKS
+from ..chip import BLOCK, GROUP_BLOCKS, TILE_K
 from ..types import KEPT
 
 comptime COUNTER_BYTES = 128
 """Bytes of the counters of a tile of rows."""
+comptime TILED_ROWS = 8
+"""Rows of such a tile, of 128 along K: what a wave loads at once."""
 comptime PART_GROUPS = 8
 """Groups of scales that a wave reorders at once."""
 comptime PART_BLOCKS = PART_GROUPS * GROUP_BLOCKS
@@ -45,7 +48,16 @@ struct CooperativeMemory(TrivialRegisterPassable):
         var counter_bytes = align_up(tile_rows * COUNTER_BYTES, Self.ALIGNMENT)
         var scale_bytes = align_up(rows, ROWS) * align_up(k_blocks, BLOCKS)
         var codes = counter_bytes + align_up(scale_bytes, Self.ALIGNMENT)
-        return Self(counter_bytes, codes, codes + rows * format.packed_bytes(k))
+        var code_bytes = rows * format.packed_bytes(k)
+        if lies_by_tiles(format):
+            code_bytes = align_up(rows, TILED_ROWS) * format.packed_bytes(align_up(k, TILE_K))
+        return Self(counter_bytes, codes, codes + code_bytes)
+
+
+@always_inline
+def lies_by_tiles(format: Format) -> Bool:
+    """Says whether codes that are prepared lie by tiles."""
+    return format.element.bits == 6
 
 
 def is_prepared(format: Format) -> Bool:

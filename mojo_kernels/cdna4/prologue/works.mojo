@@ -24,7 +24,7 @@ from ..operands.quantizer import GroupQuantizer
 from ..operands.tiles import FloatTile
 from ..types import ProductTypes
 from .cooperative import FOR_THE_DEVICE, CooperativeWork, RowsToPrepare
-from .shape import PART_BLOCKS, PART_GROUPS
+from .shape import PART_BLOCKS, PART_GROUPS, TILED_ROWS, lies_by_tiles
 
 
 @fieldwise_init
@@ -129,6 +129,7 @@ struct EncodedGroups[types: ProductTypes, lds_bytes: Int](CooperativeWork):
         PreshuffledCdna4,
         FOR_THE_DEVICE,
         places=min(GROUP_TILES * PAIR, Self.lds_bytes // Self.TILE_BYTES),
+        tiled_rows=TILED_ROWS if lies_by_tiles(Self.types.formats.left) else 1,
     ]
 
     var quantizer: Self.Quantizer
