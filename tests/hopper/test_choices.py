@@ -275,7 +275,7 @@ def test_mxfp8_has_it_too_by_weights_of_eight_or_four_bits(m, format):
     decision = mx.explain(m, 4096, 4096, device="cuda", activations="mxfp8", format=format)
     main_loop = "ss" if m == 8192 else "rs_fp8"
     assert decision.kernel == f"hopper/gemm_{main_loop}.mojo"
-    assert decision.reason.startswith("MXFP8 activations: FP8 tensor cores")
+    assert decision.reason.startswith("MXFP8 or MXFP6 activations: FP8 tensor cores")
     stages = staged_rows(m, decision) * 4096
     # Exponents of both sides, and factors of A in stages, in whole 256 rows.
     small = 2 * (m + 256) + 2 * 4096 + 4 * (m + 256) * 4096 // 128

@@ -25,6 +25,7 @@ from cases import (
     every_layout,
     every_value,
     float32_corners,
+    layout_of_rows,
     numbers_of,
     on_every_device,
     random_operand,
@@ -106,7 +107,7 @@ def floats_of(scales):
 
 def tensor(codes, scales, format, layout="plain"):
     q = mx.MXTensor(torch.tensor(codes), torch.tensor(scales), format=format)
-    return q._relayout(facts().layouts[layout])
+    return q._relayout(facts().layouts[layout_of_rows(q.shape[-1], layout, format)])
 
 
 # Quantize
