@@ -99,6 +99,10 @@ def test_the_dot_product_is_one_instruction(kind):
     assert set(re.findall(r"\t((?:us|su|s|u)dot)\t", text)) == DOTS[kind]
 
 
+NO_TENSOR_SCALES = 0
+"""Their address: formats of `FORMATS` have none."""
+
+
 def some_floats(rng, format, dtype, rounding):
     """Values on which a quantizer may go wrong, as blocks."""
     if dtype == "float32":
@@ -124,7 +128,9 @@ def test_quantize(programs, tmp_path, rng, kind, dtype):
             out = [image.result(f"codes, {label}", (rows, fmt.packed_bytes(k)))]
             out.append(image.result(f"scales, {label}", (rows, 1)))
             source = (x, table.dtypes[dtype], k, rows, k)
-            image.call("quantize", *source, fmt.code, table.roundings[rounding], *out)
+            image.call(
+                "quantize", *source, fmt.code, table.roundings[rounding], *out, NO_TENSOR_SCALES
+            )
     image.agree(programs(kind), tmp_path / "image")
 
 

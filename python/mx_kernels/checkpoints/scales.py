@@ -161,10 +161,13 @@ def as_stored(scales: Tensor, meaning: Meaning, whole: Tensor | None = None) -> 
         return scales.reshape(*lead, 1, 1).expand(wanted).contiguous()
     scales = scales.reshape(there)
     rows, of_k = meaning.block
+    # A block may be larger than all there is: no scale is needed more often than that.
     if rows != fmt.block_rows:
-        scales = scales.repeat_interleave(rows // fmt.block_rows, -2)[..., : wanted[-2], :]
+        times = min(rows // fmt.block_rows, wanted[-2])
+        scales = scales.repeat_interleave(times, -2)[..., : wanted[-2], :]
     if of_k != fmt.block_k:
-        scales = scales.repeat_interleave(of_k // fmt.block_k, -1)[..., : wanted[-1]]
+        times = min(of_k // fmt.block_k, wanted[-1])
+        scales = scales.repeat_interleave(times, -1)[..., : wanted[-1]]
     return scales.contiguous()
 
 
