@@ -18,7 +18,7 @@ import rich.table
 
 from bench.goals import Goal
 from bench.rows import OURS, ModelRow, Row
-from bench.targets import OPS, QUANTIZERS
+from bench.targets import OPS, PRODUCTS, QUANTIZERS
 
 BESIDE = {"linear mxint8": "linear", "linear bf16": "linear mxfp8"}
 """Our modes that peers compare with, and the mode of ours that is shown beside them."""
@@ -83,7 +83,7 @@ def operation_tables(rows: Sequence[Row]) -> list[Table]:
     for row in rows:
         if row.op not in ("machine", "overhead"):
             groups.setdefault((row.op, row.threads), []).append(row)
-    order = (*BESIDE, *BESIDE.values(), "matmul", *QUANTIZERS)
+    order = list(dict.fromkeys((*BESIDE, *BESIDE.values(), *PRODUCTS, *QUANTIZERS)))
     return [
         _operation_table(
             op, threads, groups[op, threads], groups.get((BESIDE.get(op), threads), ())
