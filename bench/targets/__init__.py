@@ -54,7 +54,7 @@ SIMULATED = {
     SIMULATED_AITER: "bench.targets.gfx950_aiter",
 }
 """Target name and its module, of those that are simulated."""
-WITH_OWN_ROWS = {ACCURACY: "bench.targets.accuracy", **SIMULATED}
+WITH_OWN_ROWS = {ACCURACY: "bench.accuracy", **SIMULATED}
 """The same of all whose rows are no `Row`."""
 
 WIDER = {"mxfp8": 8, "mxfp8_e5m2": 8, "mxint8": 8, "mxfp6": 6}

@@ -183,7 +183,8 @@ def requantize(
     fmt, rows = format_named(format), q.shape[-2] if q.ndim > 1 else 1
     plain = q.unshuffle() if q.ndim > 1 else q
     matrices = plain.view(-1, rows, q.k)
-    step = ceil_to(max(1, _FLOATS_AT_ONCE // q.k), math.lcm(fmt.block_rows, _rows_of_block(q)))
+    block_rows = math.lcm(fmt.block_rows, format_named(q.format).block_rows)
+    step = ceil_to(max(1, _FLOATS_AT_ONCE // q.k), block_rows)
     lost, whole, made = 0.0, 0.0, []
     for matrix in matrices.unbind():
         parts = []
@@ -206,10 +207,6 @@ def requantize(
         layout = facts().layouts[q.byte_layout]
         tensor = tensor.preshuffle(layout.device)
     return Requantized(tensor, math.sqrt(lost / whole) if whole else 0.0)
-
-
-def _rows_of_block(q: MXTensor) -> int:
-    return facts().formats[q.format].block_rows
 
 
 def preshuffle(q: MXTensor, *, device: str | torch.device | None = None) -> MXTensor:

@@ -42,6 +42,7 @@ from mx_kernels._core.storage import (
     as_scales,
     check_pair,
     check_shapes,
+    split_scales,
     with_tensor_scale,
 )
 from mx_kernels.integrations import offload
@@ -50,7 +51,6 @@ HANDLERS: dict[torch._ops.OpOverload, Callable] = {}
 """What torch can do with an MXTensor, by operator: `handler(operator, *args, **kwargs)`."""
 
 _make = Tensor._make_wrapper_subclass
-_FLOAT_BYTES = torch.float32.itemsize
 
 
 class MXTensor(Tensor):
@@ -194,16 +194,18 @@ class MXTensor(Tensor):
     @property
     def block_scales(self) -> Tensor:
         """The scales without tensor scales: float8_e4m3fn [..., K/16], a copy; else `scales`."""
-        if self.tensor_scale is None:
+        fmt = facts().formats[self._format]
+        if not fmt.has_tensor_scales:
             return self._scales
-        return self._scales[..., :-_FLOAT_BYTES].contiguous().view(torch.float8_e4m3fn)
+        return split_scales(self._scales, fmt)[0].contiguous().view(torch.float8_e4m3fn)
 
     @property
     def tensor_scale(self) -> Tensor | None:
         """The float32 tensor scales of all rows [...], a copy; None of formats without them."""
-        if not facts().formats[self._format].has_tensor_scales:
+        fmt = facts().formats[self._format]
+        if not fmt.has_tensor_scales:
             return None
-        return self._scales[..., -_FLOAT_BYTES:].contiguous().view(torch.float32).squeeze(-1)
+        return split_scales(self._scales, fmt)[1].contiguous().view(torch.float32).squeeze(-1)
 
     @property
     def format(self) -> str:

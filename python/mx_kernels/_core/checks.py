@@ -38,7 +38,7 @@ from mx_kernels._core.facts import (
 )
 from mx_kernels._core.gates import GateOptions, check_gate
 from mx_kernels._core.protocol import Gate
-from mx_kernels._core.storage import check_axes
+from mx_kernels._core.storage import check_axes, tensor_scales_for
 from mx_kernels.tensor import MXTensor
 
 TENSOR_SCALES = 2.0**-115, 2.0**117
@@ -90,17 +90,7 @@ def check_tensor_scale(given, x: Array, fmt: Format, *, is_fake: bool = False) -
     """
     if given is None:
         return None
-    if not fmt.has_tensor_scales:
-        raise ValueError(f"tensor_scale: got one with {fmt.name}, whose scales need none")
-    device = x.device if isinstance(x, torch.Tensor) else "cpu"
-    scales = torch.as_tensor(given, dtype=torch.float32, device=device)
-    try:
-        scales = scales.expand(x.shape[:-1]).contiguous()
-    except RuntimeError as error:
-        raise ValueError(
-            f"tensor_scale: got shape {show(scales.shape)}, expected one number, or "
-            f"{show(x.shape[:-1])}, one for each row"
-        ) from error
+    scales = tensor_scales_for("x", x, given, fmt)
     least, most = TENSOR_SCALES
     if not is_fake and not ((scales >= least) & (scales <= most)).all():
         got = scales[~((scales >= least) & (scales <= most))][0]

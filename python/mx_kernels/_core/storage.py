@@ -106,18 +106,42 @@ def with_tensor_scale(scales: Array, tensor_scale, fmt: Format) -> Tensor:
     Raises:
         TypeError, ValueError: as `as_bytes` does, and where the tensor scales do not fit.
     """
-    if not fmt.has_tensor_scales:
-        raise ValueError(f"tensor_scale: got one with {fmt.name}, whose scales need none")
+    _check_has_tensor_scales(fmt)
     scales = as_bytes(scales, "scales", fmt.scale)
-    given = torch.as_tensor(tensor_scale, dtype=torch.float32, device=scales.device)
+    given = tensor_scales_for("scales", scales, tensor_scale, fmt)
+    return torch.cat([scales, given.unsqueeze(-1).view(torch.uint8)], -1)
+
+
+def split_scales(scales: Tensor, fmt: Format) -> tuple[Tensor, Tensor]:
+    """Views plain scales of a format as E4M3 [..., blocks] and the bytes of tensor scales [..., 4].
+
+    Of formats without tensor scales there are none of these.
+    """
+    return scales.split((scales.shape[-1] - fmt.scale_row_bytes, fmt.scale_row_bytes), -1)
+
+
+def tensor_scales_for(name: str, rows: Array, given, fmt: Format) -> Tensor:
+    """Returns a float32 tensor scale for each of some rows [..., columns], on their device.
+
+    Raises:
+        ValueError: for formats without tensor scales, and unless one is given, or [...] are.
+    """
+    _check_has_tensor_scales(fmt)
+    device = rows.device if isinstance(rows, Tensor) else "cpu"
+    scales = torch.as_tensor(given, dtype=torch.float32, device=device)
     try:
-        given = given.expand(scales.shape[:-1]).contiguous()
+        return scales.expand(rows.shape[:-1]).contiguous()
     except RuntimeError as error:
         raise ValueError(
-            f"tensor_scale: got shape {show(given.shape)}, expected one number, or "
-            f"{show(scales.shape[:-1])}, one for each row of scales {show(scales.shape)}"
+            f"tensor_scale: got shape {show(scales.shape)}, expected one number, or "
+            f"{show(rows.shape[:-1])}, one for each row of {name} {show(rows.shape)}"
         ) from error
-    return torch.cat([scales, given.unsqueeze(-1).view(torch.uint8)], -1)
+
+
+def _check_has_tensor_scales(fmt: Format) -> None:
+    """Raises unless a format has tensor scales."""
+    if not fmt.has_tensor_scales:
+        raise ValueError(f"tensor_scale: got one with {fmt.name}, whose scales need none")
 
 
 def check_pair(codes: Tensor, scales: Tensor) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from mx_kernels._core.arrays import float_code, show
 from mx_kernels._core.facts import Format, Layout, ceil_to, facts
-from mx_kernels._core.storage import lies_by_columns, storage_of
+from mx_kernels._core.storage import lies_by_columns, split_scales, storage_of
 from mx_kernels.integrations import offload
 from mx_kernels.tensor import HANDLERS, MXTensor, asker, refusal
 
@@ -261,7 +261,7 @@ def _part(func, q: MXTensor, dim: int, start: int, end: int) -> MXTensor:
             bounds = bounds[0], min(bounds[1], scales.shape[-1])
             scales = _cut_k(scales, layout.scale_tile_rows(fmt), *bounds)
         if fmt.has_tensor_scales:
-            scales = torch.cat([scales, _behind(q._scales, fmt)], -1)
+            scales = torch.cat([scales, split_scales(q._scales, fmt)[1]], -1)
             is_copied = True
     else:
         _check_cut(func, q, "rows", start, end, layout.row_unit(fmt))
@@ -269,11 +269,6 @@ def _part(func, q: MXTensor, dim: int, start: int, end: int) -> MXTensor:
         codes = q._codes.narrow(-2, start, stored[0][-2])
         scales = q._scales.narrow(-2, start // fmt.block_rows, stored[1][-2])
     return _wrapped(q, codes, scales, shape, storage_of(shape, fmt, layout), is_copied=is_copied)
-
-
-def _behind(scales: Tensor, fmt: Format) -> Tensor:
-    """Views the bytes of tensor scales behind the scales of their rows."""
-    return scales[..., scales.shape[-1] - fmt.scale_row_bytes :]
 
 
 def _cut_k(t: Tensor, rows: int, start: int, end: int) -> Tensor:
@@ -315,14 +310,13 @@ def _cat(func, tensors, dim=0):
             _check_cut(func, t, "K", 0, t._k, layout.k_unit(fmt), inner=True)
         codes_shape, scales_shape = storage_of(shape, fmt, layout)
         if fmt.has_tensor_scales:
-            last = _behind(scales[-1], fmt)
-            if not all(torch.equal(_behind(t, fmt), last) for t in scales[:-1]):
+            of_blocks, of_rows = zip(*(split_scales(t, fmt) for t in scales), strict=True)
+            if not all(torch.equal(t, of_rows[-1]) for t in of_rows):
                 raise ValueError(
                     f"cat: got {fmt.name} along K, whose rows have other tensor scales, expected "
                     "the same ones or another axis; dequantize() first"
                 )
-            of_blocks = (t[..., : t.shape[-1] - fmt.scale_row_bytes] for t in scales[:-1])
-            scales = [*of_blocks, scales[-1]]
+            scales = [*of_blocks, of_rows[-1]]
         codes = torch.cat([_tiles(t, layout.row_multiple) for t in codes], -1)
         scales = torch.cat([_tiles(t, layout.scale_tile_rows(fmt)) for t in scales], -1)
         return q._with(codes.view(codes_shape), scales.view(scales_shape), shape)

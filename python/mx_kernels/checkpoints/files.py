@@ -160,13 +160,13 @@ def open_model(files: Iterable[str | Path]) -> Checkpoint:
     """
     paths = [Path(file) for file in files]
     if others := [path.name for path in paths if path.suffix != SUFFIX]:
-        raise ValueError(f"got files {_some(others)}, expected *{SUFFIX}")
+        raise ValueError(f"got files {some(others)}, expected *{SUFFIX}")
     folders = {path.parent for path in paths}
     folder = folders.pop() if len(folders) == 1 else None
     config = config_in(folder) if folder else {}
     index = folder / INDEX if folder else None
     listed = _listed(index) if index and index.is_file() and len(paths) > 1 else {}
-    return _open_files(_some(list(map(str, paths))), paths, listed, config, folder)
+    return _open_files(some(list(map(str, paths))), paths, listed, config, folder)
 
 
 def _open_folder(folder: Path, index: Path | None = None) -> Checkpoint:
@@ -180,7 +180,7 @@ def _open_folder(folder: Path, index: Path | None = None) -> Checkpoint:
         files = list(dict.fromkeys(listed.values()))
         if missing := [file.name for file in files if not file.is_file()]:
             raise FileNotFoundError(
-                f"{index}: got no file {_some(missing)}, which it names; expected all of "
+                f"{index}: got no file {some(missing)}, which it names; expected all of "
                 f"{len(files)} files beside it"
             )
     elif (whole := folder / f"model{SUFFIX}").is_file():
@@ -250,7 +250,7 @@ def _index_of(folder: Path) -> Path | None:
     found = sorted(folder.glob(f"*{SUFFIX}.index.json"))
     if len(found) > 1:
         raise ValueError(
-            f"{folder}: got {_some([path.name for path in found])}, expected one index; pass the "
+            f"{folder}: got {some([path.name for path in found])}, expected one index; pass the "
             "path of one of them"
         )
     return found[0] if found else None
@@ -463,6 +463,7 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict:
     return found
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str], shown: int = 3) -> str:
     """Prints the first few of a list."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")

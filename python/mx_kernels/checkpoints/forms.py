@@ -33,9 +33,10 @@ from torch import Tensor, nn
 from mx_kernels._core.arrays import show
 from mx_kernels._core.checks import format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT
+from mx_kernels._core.storage import split_scales
 from mx_kernels.checkpoints import floats, leftovers
 from mx_kernels.checkpoints.configs import OURS, dtype_of
-from mx_kernels.checkpoints.files import Checkpoint, Part
+from mx_kernels.checkpoints.files import Checkpoint, Part, some
 from mx_kernels.checkpoints.leftovers import described as _described
 from mx_kernels.checkpoints.methods import Scheme
 from mx_kernels.checkpoints.scales import (
@@ -167,8 +168,8 @@ class Parameter:
         codes = nn.functional.pad(codes, (0, padding))
         if blocks := fmt.k_blocks(k + -k % fmt.k_multiple) - fmt.k_blocks(k):
             # Before the tensor scale of the row.
-            own, whole = scales.split((fmt.k_blocks(k), fmt.scale_row_bytes), -1)
-            scales = torch.cat([nn.functional.pad(own, (0, blocks)), whole], -1)
+            of_blocks, of_rows = split_scales(scales, fmt)
+            scales = torch.cat([nn.functional.pad(of_blocks, (0, blocks)), of_rows], -1)
         whole = MXTensor(codes, scales, format=fmt.name, dtype=self.dtype)
         return whole.dequantize()[..., :k].contiguous()
 
@@ -182,10 +183,9 @@ def warn_of_floats(parameters: Iterable[Parameter], where: str) -> None:
     found = [it for it in parameters if it.becomes_floats]
     if found:
         names = [f"{it.name} {show(it.shape)} of {it.meaning.format}" for it in found]
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         warnings.warn(
-            f"{where}: got {', '.join(names[:SHOWN])}{more}, which become floats: no block of "
-            "MX divides K, or no layer of ours is theirs",
+            f"{where}: got {some(names, SHOWN)}, which become floats: no block of MX divides K, or "
+            "no layer of ours is theirs",
             stacklevel=3,
         )
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mx_kernels.checkpoints.files import Checkpoint, Part
+from mx_kernels.checkpoints.files import Checkpoint, Part, some
 
 SUFFIX = ".gguf"
 SCALES = "_scale"
@@ -38,7 +38,6 @@ PLAIN = {
     "I64": torch.int64,
 }
 """Dtypes of tensors that are not quantized."""
-SHOWN = 3
 
 
 def open_gguf(path: Path) -> Checkpoint:
@@ -72,9 +71,8 @@ def open_gguf(path: Path) -> Checkpoint:
             read = partial(_dequantized, gguf.dequantize, tensor, shape)
             parts |= _part(tensor.name, torch.float32, shape, read)
     for kind, names in floats.items():
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         warnings.warn(
-            f"{path}: got {', '.join(names[:SHOWN])}{more} of {kind}, which become float32",
+            f"{path}: got {some(names)} of {kind}, which become float32",
             stacklevel=4,
         )
     return Checkpoint(str(path), parts, files=(path,))

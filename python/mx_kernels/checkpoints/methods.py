@@ -29,9 +29,8 @@ import torch
 from mx_kernels._core.checks import format_named
 from mx_kernels.checkpoints import configs
 from mx_kernels.checkpoints.configs import OURS, Rules, Spec
+from mx_kernels.checkpoints.scales import MX_BLOCK
 
-BLOCK = 32
-"""Elements of a scale of MX."""
 BLOCK_2D = [128, 128]
 """The blocks of FP8 that most write."""
 E4M3 = ("fp8_block_2d", "fp8_block", "mxfp8")
@@ -188,6 +187,13 @@ def _refused(what: str, got: Any, module: str, expected: Any) -> ValueError:
     )
 
 
+def _entries(content: Mapping, name: str) -> list[Mapping]:
+    """Returns the objects under the names of an entry, none if it is no object."""
+    said = content.get(name)
+    values = said.values() if isinstance(said, Mapping) else ()
+    return [it for it in values if isinstance(it, Mapping)]
+
+
 def _always(*formats: str) -> Callable[[Scheme, str, torch.dtype], Spec]:
     return lambda scheme, module, codes: Spec(formats)
 
@@ -202,12 +208,15 @@ def _block_size(content: Mapping) -> tuple[int, int] | None:
         ValueError: if it is no pair of sizes.
     """
     said = content.get("weight_block_size")
-    if said is None:
-        return None
+    return None if said is None else _pair("weight_block_size", said)
+
+
+def _pair(name: str, said: Any) -> tuple[int, int]:
+    """Returns two sizes that a config says; raises if they are none."""
     if not _is_pair(said):
         raise ValueError(
-            f"quantization_config: got weight_block_size {said!r:.80}, expected two positive "
-            f"integers, as {BLOCK_2D}"
+            f"quantization_config: got {name} {said!r:.80}, expected two positive integers, as "
+            f"{BLOCK_2D}"
         )
     return tuple(said)
 
@@ -231,9 +240,8 @@ def _fp8(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:
 
 def _compressed(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:
     """Returns the blocks of the one group of weights; where there are several, shapes tell them."""
-    groups = scheme.content.get("config_groups")
-    groups = groups.values() if isinstance(groups, Mapping) else ()
-    weights = [g["weights"] for g in groups if isinstance(g, Mapping) and g.get("weights")]
+    groups = _entries(scheme.content, "config_groups")
+    weights = [group["weights"] for group in groups if group.get("weights")]
     if len(weights) != 1 or not codes.is_floating_point:
         return Spec()
     (weight,) = weights
@@ -241,13 +249,8 @@ def _compressed(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:
     if isinstance(block, str):
         block = [int(size) for size in re.findall(r"\d{1,9}", block)]
     if said == "block" and block is not None:
-        if not _is_pair(block):
-            raise ValueError(
-                f"quantization_config: got block_structure {block!r:.80}, expected two positive "
-                f"integers, as {BLOCK_2D}"
-            )
-        return Spec(E4M3, tuple(block))
-    if said == "group" and type(size) is int and size > BLOCK:
+        return Spec(E4M3, _pair("block_structure", block))
+    if said == "group" and type(size) is int and size > MX_BLOCK:
         return Spec(E4M3, (1, size))
     return Spec()
 
@@ -255,9 +258,7 @@ def _compressed(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:
 def _check_compressed(content: Mapping) -> None:
     """Raises unless every group has a format that is read."""
     default = content.get("format")
-    groups = content.get("config_groups")
-    groups = groups.values() if isinstance(groups, Mapping) else ()
-    groups = [group for group in groups if isinstance(group, Mapping)]
+    groups = _entries(content, "config_groups")
     of_weights = [group for group in groups if group.get("weights") is not None]
     for group in of_weights:
         format = group.get("format") or default
@@ -341,7 +342,7 @@ def _quark_spec(weight: Mapping, rule: Any, module: str) -> Spec:
     if not are_floats and scale not in E8M0:
         unknown += ["scale_format", "scale_type"]
     if isinstance(scheme, str) and scheme in blocks:
-        if not _is_pair(blocks[scheme]) or blocks[scheme][1] % BLOCK:
+        if not _is_pair(blocks[scheme]) or blocks[scheme][1] % MX_BLOCK:
             unknown.append("group_size" if scheme == "per_group" else "block_size")
     elif not are_floats or scheme not in ("per_tensor", "per_channel"):
         unknown.append("qscheme")
@@ -349,8 +350,9 @@ def _quark_spec(weight: Mapping, rule: Any, module: str) -> Spec:
         got = {name: weight[name] for name in unknown if weight.get(name) is not None}
         raise ValueError(
             f"quantization_config: got Quark's {got or rule!r:.200} for {module}, expected dtype "
-            f"{' or '.join(QUARK)}, per_group of {BLOCK} or more, per_block of [rows, {BLOCK} or "
-            "more], scale_format e8m0; or fp8 with float scales, per_tensor or per_channel too"
+            f"{' or '.join(QUARK)}, per_group of {MX_BLOCK} or more, per_block of [rows, "
+            f"{MX_BLOCK} or more], scale_format e8m0; or fp8 with float scales, per_tensor or "
+            "per_channel too"
         )
     if scheme not in blocks:
         return Spec((QUARK_FLOATS[of],))
@@ -380,9 +382,7 @@ def _auto_round(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:
 
     Names of these may be regular expressions, which are not matched: dtypes tell which it is.
     """
-    layers = scheme.content.get("extra_config")
-    layers = layers.values() if isinstance(layers, Mapping) else ()
-    others = [{**scheme.content, **own} for own in layers if isinstance(own, Mapping)]
+    others = [{**scheme.content, **own} for own in _entries(scheme.content, "extra_config")]
     formats = dict.fromkeys(map(_of_auto_round, (scheme.content, *others)))
     if formats.keys() == {None}:
         kind, bits = scheme.content.get("data_type"), scheme.content.get("bits")

@@ -42,7 +42,7 @@ BYTE_BITS = 8
 E8M0 = (torch.uint8, torch.float8_e8m0fnu)
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 MX_BLOCK = 32
-"""Elements of a scale of MXFP8."""
+"""Elements of a scale of MX."""
 PACKED = ("mxfp4", "mxfp6")
 """Formats of bytes with E8M0 scales, told apart by how many a scale has if no config does."""
 NVFP4 = "nvfp4"

@@ -24,7 +24,8 @@ from mx_kernels._core.checks import format_named
 from mx_kernels._core.storage import DTYPES
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.forms import FORMS, OWN, Form
-from mx_kernels.checkpoints.methods import BLOCK, BLOCK_2D, COMPRESSED, QUARK
+from mx_kernels.checkpoints.methods import BLOCK_2D, COMPRESSED, QUARK
+from mx_kernels.checkpoints.scales import MX_BLOCK
 
 WEIGHT = "weight"
 BYTE_BITS = 8
@@ -66,7 +67,7 @@ def _quark_weight(format: str) -> dict:
     weight = {
         "dtype": elements[format],
         "qscheme": "per_group",
-        "group_size": BLOCK,
+        "group_size": MX_BLOCK,
         "ch_axis": -1,
         "is_dynamic": False,
         "scale_format": "e8m0",
@@ -123,7 +124,7 @@ def compressed_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
                 "num_bits": format_named(name).element_bits,
                 "type": "float",
                 "strategy": "group",
-                "group_size": BLOCK,
+                "group_size": MX_BLOCK,
                 "symmetric": True,
                 "dynamic": False,
                 "scale_dtype": "torch.uint8",
