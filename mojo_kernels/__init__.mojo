@@ -58,6 +58,7 @@ Hopper's builds on the room of any GPU.
         panel.mojo            what an arithmetic offers to the panels
         result.mojo           how sums get to memory: bias, gate, rounding
         weights.mojo          tiles of the weights, from any layout and format
+        e4m3_scales.mojo      their E4M3 scales, decoded for a stretch of K
         weight_readers.mojo   layouts that are not the CPU's own
         block_order.mojo      how rows are cut into groups, and where their blocks lie
         window.mojo           exponents that occur, and whether float32 takes them

@@ -18,7 +18,7 @@ from .layouts import (
     scale_blocks,
     scale_rows,
 )
-from .numbers.formats import BlockShape, E4M3_BLOCK, Format
+from .numbers.formats import BlockShape, Format, e4m3_offset
 from .numbers.packing import ROOM
 from .numbers.scales import Scale
 
@@ -180,9 +180,8 @@ struct Operand[Layout: OperandLayout, format: Format](TrivialRegisterPassable):
 
     @always_inline
     def e4m3_offset(self, row: Int, element: Int) -> Int:
-        """Returns the offset in `scales` of the E4M3 scale of an element; behind those of a row
-        is its tensor scale."""
-        return row * Format.NVFP4.scale_row_bytes(self.shape.k) + element // E4M3_BLOCK
+        """Returns the offset in `scales` of the E4M3 scale of an element, as `e4m3_offset` does."""
+        return e4m3_offset(row, element, self.shape.k)
 
     @always_inline
     def codes_of[count: Int](self, row: Int, byte: Int) -> SIMD[DType.uint8, ROOM[count]]:

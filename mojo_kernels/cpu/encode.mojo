@@ -159,19 +159,28 @@ struct FloatScaledBlock[format: Format](TrivialRegisterPassable):
 
 
 @always_inline
-def float_scaled_block[
+def packed_block[
     Layout: OperandLayout, format: Format
-](operand: Operand[Layout, format], row: Int, block: Int) -> FloatScaledBlock[format]:
-    """Loads a block of a row, from any layout."""
+](operand: Operand[Layout, format], row: Int, block: Int) -> Packed[format]:
+    """Loads the codes of a block of a row, from any layout."""
     comptime BYTES = format.block_bytes()
     var bytes = Packed[format](0)
     comptime for byte in range(0, BYTES, RUN_BYTES):
         bytes = bytes.insert[offset=byte](operand.codes_of[RUN_BYTES](row, block * BYTES + byte))
+    return bytes
+
+
+@always_inline
+def float_scaled_block[
+    Layout: OperandLayout, format: Format
+](operand: Operand[Layout, format], row: Int, block: Int) -> FloatScaledBlock[format]:
+    """Loads a block of a row, from any layout."""
+    var codes = unpacked[format](packed_block(operand, row, block))
     var scales = E4M3Scales(0)
     comptime if format.scale == Scale.E4M3:
         var at = operand.e4m3_offset(row, block * format.block_k)
         scales = operand.scales.load[width=E4M3_SCALES, alignment=1](Coord(at))
-    return FloatScaledBlock[format](unpacked[format](bytes), scales)
+    return FloatScaledBlock[format](codes, scales)
 
 
 @always_inline

@@ -21,12 +21,12 @@ from ..operands import Flat, Matrix, Operand, flat, matrix, store_bytes
 from .encode import (
     EncodedBlock,
     FloatScaledBlock,
-    Packed,
     carry_of,
     encode_block,
     float_scale_of,
     float_scaled_block,
     packed,
+    packed_block,
 )
 from .threads import Work
 from .vectors import BLOCK, HAS_FMA
@@ -122,7 +122,6 @@ struct DequantizeRows[Layout: OperandLayout, format: Format](Work):
     def run(self, task: Int):
         """Decodes the rows of task `task`."""
         comptime BLOCK_K = Self.format.block_k
-        comptime PACKED_BYTES = Self.format.block_bytes()
         var first = task * self.rows_per_task
         for row in range(first, min(first + self.rows_per_task, self.operand.shape.rows)):
             for block in range(self.operand.shape.k_blocks[Self.format]()):
@@ -131,13 +130,8 @@ struct DequantizeRows[Layout: OperandLayout, format: Format](Work):
                     var scale = self.operand.float_scale(row, block * BLOCK_K)
                     self.out.store(row, block * BLOCK_K, encoded.numbers(), scale)
                 else:
-                    var bytes = Packed[Self.format](0)
-                    comptime for byte in range(0, PACKED_BYTES, RUN_BYTES):
-                        bytes = bytes.insert[offset=byte](
-                            self.operand.codes_of[RUN_BYTES](row, block * PACKED_BYTES + byte)
-                        )
                     var encoded = EncodedBlock[Self.format].of_packed(
-                        bytes, self.operand.scale(row, block)
+                        packed_block(self.operand, row, block), self.operand.scale(row, block)
                     )
                     self.out.store(row, block * BLOCK_K, encoded.values())
 

@@ -218,8 +218,6 @@ def quantize_e4m3_rows[
         tensor_scale = tensor_scale_from_amax(amax_of_lanes[LOG2_WARP](amax))
 
     comptime Encoding = Format.NVFP4
-    comptime BITS = Encoding.element.bits
-    comptime WORDS = CHUNK * BITS // 32
     var first_scale = row * Encoding.scale_row_bytes(Int(k))
     for first in range(0, num_chunks, WARP_THREADS):
         # Lanes past the end keep others company: blocks are in range or not.
@@ -229,9 +227,7 @@ def quantize_e4m3_rows[
         var scale = decode[Element.E4M3](byte.cast[DType.uint32]())
         if first + lane < num_chunks:
             var encoded = encode_over(values, scale * tensor_scale, materialize[Encoding.element]())
-            rows_of(codes, WORDS).store[alignment=4 * WORDS](
-                Coord(row * num_chunks + chunk, 0), pack[BITS](encoded)
-            )
+            store_chunk[Encoding.element.bits](codes, row * num_chunks + chunk, encoded)
             var block, within = divmod(chunk * CHUNK, Encoding.block_k)
             if within == 0:
                 flat_of(scales)[first_scale + block] = byte
@@ -264,7 +260,7 @@ def _quantize[
     comptime if bits == 8:
         if has_float_scales(call.format):
             return _quantize_float_blocks[dtype, aligned](call, queue)
-    elif True:
+    else:
         if has_e4m3_scales(call.format):
             return _quantize_e4m3_rows[dtype, aligned](call, queue)
     var num_chunks = call.rows * call.k // CHUNK

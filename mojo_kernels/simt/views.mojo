@@ -20,7 +20,7 @@ from ..layouts import OperandLayout, RUN_BYTES, padded_blocks
 from ..numbers.decode import decode
 from ..numbers.elements import Element
 from ..numbers.floats import round_to
-from ..numbers.formats import BlockShape, E4M3_BLOCK, Format
+from ..numbers.formats import BlockShape, e4m3_offset
 from ..operands import Flat, Matrix
 from ..schedule.clusters import GridRows
 from ..schedule.tiles import Tile
@@ -173,14 +173,13 @@ struct PackedRows[Layout: OperandLayout](TrivialRegisterPassable):
     @always_inline
     def e4m3_scale(self, row: Int, element: Int) -> Float32:
         """Loads the E4M3 scale of an element."""
-        var at = row * Format.NVFP4.scale_row_bytes(self.k) + element // E4M3_BLOCK
-        return decode[Element.E4M3](flat_of(self.scales)[at].cast[DType.uint32]())
+        var byte = flat_of(self.scales)[e4m3_offset(row, element, self.k)]
+        return decode[Element.E4M3](byte.cast[DType.uint32]())
 
     @always_inline
     def tensor_scale(self, row: Int) -> Float32:
         """Loads the float behind the E4M3 scales of a row."""
-        var first = row * Format.NVFP4.scale_row_bytes(self.k) + self.k // E4M3_BLOCK
-        return load_unaligned(self.scales, first)
+        return load_unaligned(self.scales, e4m3_offset(row, self.k, self.k))
 
     @always_inline
     def _scale_offset(self, row: Int, block: Int) -> Int:

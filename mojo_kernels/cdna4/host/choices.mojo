@@ -1,9 +1,9 @@
 """Which rows of the table compute a product on CDNA4, and which shapes a layer of experts.
 
-The first row that covers (M, N, K) is taken. Of codes of less than eight bits that row competes with all that have costs
-(costs.mojo), and the cheapest is taken; floats become codes in a launch of its own where that and a
-interleaved kernel are expected to take less than the row of floats. No kernel depends on this file, nor on
-a cost: who launches is told what was chosen.
+The first row that covers (M, N, K) is taken. Of codes of less than eight bits that row competes
+with all that have costs (costs.mojo), and the cheapest is taken; floats become codes in a launch of
+their own where that and an interleaved kernel are expected to take less than the row of floats. No
+kernel depends on this file, nor on a cost: who launches is told what was chosen.
 """
 
 from std.builtin.globals import global_constant

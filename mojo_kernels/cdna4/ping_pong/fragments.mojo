@@ -1,8 +1,9 @@
 """Stages in LDS, and how the waves of a workgroup read their fragments and scales there.
 
 How they get there `operands/shared.mojo` says. A piece of a row of activations has the codes of one
-block, or of half a block; six-bit codes lie as `operands/shared` pictures. A word of scales feeds 2 x 2 tiles. Float scales of blocks are words: of
-activations 32 rows x 2 blocks of 128 a wave, lane by lane; of weights what the wave itself needs.
+block, or of half a block; six-bit codes lie as `operands/shared` pictures. A word of scales feeds
+2 x 2 tiles. Float scales of blocks are words: of activations 32 rows x 2 blocks of 128 a wave, lane
+by lane; of weights what the wave itself needs.
 
 Wave and lane are in these places as bytes, not as coordinates of a tile, which the main loop
 would add anew: 221 and 148 instead of 219 and 144 instructions (compiled for

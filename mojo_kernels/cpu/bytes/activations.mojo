@@ -157,7 +157,7 @@ struct ExpandedRows(TrivialRegisterPassable):
             var factor = bits if encoded.any() else UInt32(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
             comptime for i in range(scales.per_block()):
                 self.exponents.store(Coord(index * scales.per_block() + i), factor)
-        elif True:
+        else:
             var exponent = encoded.scale.cast[DType.uint32]() - UNIT_BIAS
             var field = exponent << F32_MANTISSA_BITS
             self.exponents.store(Coord(index), field if encoded.any() else 0)
@@ -196,7 +196,7 @@ struct ExpandedRows(TrivialRegisterPassable):
             var sum: Int
             comptime if PARTS == 1:
                 sum = Int(unsigned.cast[DType.uint32]().reduce_add())
-            elif True:
+            else:
                 var even = unsigned.slice[WIDTH, offset=i * WIDTH]().cast[DType.uint32]()
                 var odd = unsigned.slice[WIDTH, offset=BLOCK // 2 + i * WIDTH]()
                 sum = Int((even + odd.cast[DType.uint32]()).reduce_add())

@@ -22,10 +22,11 @@ from ...numbers.formats import Format
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN, FLOAT32_NAN, Scale, decode_scale
 from ...operands import Tiles, on_stack
 from ..block_order import RowGroups
+from ..e4m3_scales import E4M3Stretch
 from ..ranges import RowRange
 from ..panel import DecodedStretch, PANEL_TILES, PanelPart, PanelProduct, WeightPanel
 from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
-from ..weights import E4M3Stretch, WeightTiles, float64_scales, infinite_or_one
+from ..weights import WeightTiles, float64_scales, infinite_or_one
 from ..window import ScaleWindow
 from .activations import ExpandedRows, LIMITS, STRETCH_BLOCKS
 from .dot import ActivationBytes, BlockDot, Lanes, Reach, WeightBytes
@@ -113,14 +114,13 @@ struct DecodedBytes[per_block: Int](ByteSource, DecodedStretch):
 
     def decode[Weights: WeightTiles](self, panel: WeightPanel[Weights], num_blocks: Int):
         """Decodes the first `num_blocks` blocks of `panel`."""
-        comptime HAS_E4M3 = Weights.format.scale == Scale.E4M3
         var source = _DirectBytes(panel, E4M3Stretch[STRETCH_BLOCKS].on_stack())
-        comptime if HAS_E4M3:
+        comptime if Weights.format.scale == Scale.E4M3:
             for tile in range(PANEL_TILES):
                 source.decode_scales(tile, num_blocks)
                 for block in range(num_blocks):
                     self._decode(source, tile, block)
-        elif True:
+        else:
             for block in range(num_blocks):
                 comptime for tile in range(PANEL_TILES):
                     self._decode(source, tile, block)
@@ -281,7 +281,7 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
         """Adds a part for one tile of the panel, decoding it in registers."""
         comptime if Weights.format.scale == Scale.E4M3:
             self._add_beside_scales[num_rows](part, tile, panel)
-        elif True:
+        else:
             var source = _DirectBytes(panel, E4M3Stretch[STRETCH_BLOCKS].on_stack())
             _add_part[Self.reach, Self.scales, num_rows, 1](self.a, part, tile, source)
 

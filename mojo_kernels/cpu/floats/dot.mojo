@@ -27,9 +27,10 @@ from ...numbers.e2m1 import DOUBLED_VALUES, NUM_CODES
 from ...numbers.elements import Element
 from ...numbers.formats import E4M3_BLOCK, Format
 from ...numbers.scales import Scale
+from ..e4m3_scales import E4M3Stretch
 from ..encode import E4M3_SCALES
 from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
-from ..weights import E4M3Stretch, WeightTiles, four_codes
+from ..weights import WeightTiles, four_codes
 
 comptime HAS_PAIRS = CompilationTarget._has_feature["avx512bf16"]()
 """Whether a word is a pair of bfloat16."""

@@ -23,10 +23,11 @@ from ...numbers.formats import Format
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN, Scale
 from ...operands import Tiles, on_stack
 from ..block_order import RowGroups
+from ..e4m3_scales import E4M3Stretch
 from ..ranges import RowRange
 from ..panel import DecodedStretch, PANEL_TILES, PanelPart, PanelProduct, PanelTile, WeightPanel
 from ..vectors import BLOCK, HAS_FMA, LANES, Sums, Words, add_exact_product
-from ..weights import E4M3Stretch, WeightTiles, float64_scales, infinite_or_one
+from ..weights import WeightTiles, float64_scales, infinite_or_one
 from ..window import ScaleWindow
 from .activations import FloatActivations, LIMITS, STRETCH_BLOCKS
 from .dot import (
@@ -106,18 +107,16 @@ struct DecodedFloats(DecodedStretch, PanelWeights):
         """Decodes the first `num_blocks` blocks of `panel`."""
         var e4m3 = E4M3Stretch[STRETCH_BLOCKS].on_stack()
         var source = _DirectFloats(panel, e4m3)
-        comptime HAS_E4M3 = Weights.format.scale == Scale.E4M3
-        comptime for tile in range(PANEL_TILES):
-            comptime if HAS_E4M3:
+        comptime if Weights.format.scale == Scale.E4M3:
+            comptime for tile in range(PANEL_TILES):
                 var at = panel.place(tile, 0)
                 e4m3.decode[doublings=0](panel.tiles, at.tile, at.block, num_blocks)
                 for block in range(num_blocks):
                     self._decode(source, tile, block)
-        comptime if HAS_E4M3:
-            return
-        for block in range(num_blocks):
-            comptime for tile in range(PANEL_TILES):
-                self._decode(source, tile, block)
+        else:
+            for block in range(num_blocks):
+                comptime for tile in range(PANEL_TILES):
+                    self._decode(source, tile, block)
 
     @always_inline
     def _decode(self, source: _DirectFloats[_], tile: Int, block: Int):

@@ -66,7 +66,7 @@ def stage_rows[aligned: Bool, has_factors: Bool](a: Activations, staged: Factore
             if chunk % STAGE_CHUNKS == 0:
                 var at = row * Int(staged.num_stages()) + chunk // STAGE_CHUNKS
                 flat_of(staged.factors)[at] = factor
-        elif True:
+        else:
             is_marked |= not a.is_kept() and are_lost[SAFE](values, numbers)
         var place = row * staged.row_bytes + chunk * CHUNK * NUMBER_BYTES
         flat_of(staged.numbers.unsafe_bitcast[UInt32]()).store[alignment=VECTOR_BYTES](
