@@ -247,6 +247,11 @@ def quantized_normal(rng, shape, layout: str = "plain", format: str = "fp8"):
     return in_layout(mx.quantize(floats, format=format), layout)
 
 
+def floats_of(scales):
+    """Views the floats among plain scales: all, or those behind the bytes of a row."""
+    return scales if scales.dtype == np.float32 else scales[..., -4:].view(np.float32)
+
+
 def layout_of_rows(k: int, layout: str, format: str):
     """Returns the layout that rows of `k` get where `layout` is asked for: plain, if they do not
     fill its tiles."""

@@ -25,6 +25,7 @@ from cases import (
     every_layout,
     every_value,
     float32_corners,
+    floats_of,
     layout_of_rows,
     numbers_of,
     on_every_device,
@@ -98,11 +99,6 @@ def operand(rng, rows, k, format, spread=0):
     exponents = rng.uniform(-spread, spread, scales.shape) - element.emax
     scales = np.float32(2.0**exponents)
     return codes, scales, oracle.dequantize(codes, scales, format)
-
-
-def floats_of(scales):
-    """Views the floats among plain scales: all, or those behind the bytes of a row."""
-    return scales if scales.dtype == np.float32 else scales[:, -4:].view(np.float32)
 
 
 def tensor(codes, scales, format, layout="plain"):

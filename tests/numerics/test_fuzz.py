@@ -24,6 +24,7 @@ from cases import (
     NVFP4_FORMATS,
     ROUNDINGS,
     finite_codes,
+    floats_of,
     layout_of_rows,
     mx_tensor,
     on_every_device,
@@ -386,9 +387,7 @@ class Drawn:
             scales = oracle.quantize(np.zeros(shape), format=format)[1]
             if format in NVFP4_FORMATS:
                 scales[..., :-4] = self.rng.integers(0x10, 0x40, scales[..., :-4].shape)
-                floats = scales[..., -4:].view(np.float32)
-            else:
-                floats = scales
+            floats = floats_of(scales)
             floats[:] = 2.0 ** self.rng.uniform(-3, 3, floats.shape) / element.largest
         q = mx_tensor(codes, scales, self.one_of(layouts), format)
         return self.one_of(OPERAND_VIEWS.values())(q), oracle.dequantize(codes, scales, format)

@@ -25,6 +25,7 @@ from cases import (
     LAYOUTS,
     NUMPY_DTYPES,
     finite_codes,
+    floats_of,
     layout_of_rows,
     pack,
     random_operand,
@@ -75,16 +76,11 @@ def operand(rng, rows, k, format):
     if format == "nvfp4":
         scales = np.empty((rows, k // 16 + 4), np.uint8)
         scales[:, :-4] = rng.integers(0x10, 0x50, (rows, k // 16))
-        scales[:, -4:].view(np.float32)[:] = 2.0 ** (rng.uniform(-3, 3, (rows, 1)) - 4)
+        floats_of(scales)[:] = 2.0 ** (rng.uniform(-3, 3, (rows, 1)) - 4)
         return Operand(codes, scales, format)
     _, scales = oracle.quantize(np.zeros((rows, k)), format=format)
     largest = oracle.FORMATS[format].element.largest
     return Operand(codes, np.float32(2.0 ** rng.uniform(-3, 3, scales.shape) / largest), format)
-
-
-def floats_of(q):
-    """Views the floats among plain scales: all, or those behind the bytes of a row."""
-    return q.scales if q.scales.dtype == np.float32 else q.scales[:, -4:].view(np.float32)
 
 
 def operands(rng, shape, left, right):
@@ -318,7 +314,7 @@ def test_float_scales_of_any_size(rng, left, right, row, scale, other):
         a.scales[...] *= 2.0**other
     else:
         a.scales[...] = np.int16(a.scales) + other
-    floats_of(w)[row] = scale
+    floats_of(w.scales)[row] = scale
     check_marked(a, w, slice(None), slice(None))
 
 
