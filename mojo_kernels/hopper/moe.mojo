@@ -28,15 +28,16 @@ from .target import Target, launch_activation
 from .gemm_rs_bf16 import gemm_rs_bf16
 from .gemm_rs_fp8 import gemm_rs_fp8
 from .host.moe import (
-    Memory,
     TILE_ROWS,
+    Memory,
+    column_tiles_of,
     grid_of_begin,
     grid_of_lists,
     grid_of_stages,
     grid_of_tiles,
+    is_fused,
     kernel_of,
     may_take_operands,
-    column_tiles_of,
     workspace_of,
 )
 from .host.workspace import ALL_ROWS, LANE_CHUNKS, MANY_CHUNKS
@@ -118,11 +119,11 @@ def _multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
         var experts = UInt32(problem.gate_up.count)
         queue.launch[route_slots](grid_of_lists(), routing, experts, lists, tile_rows)
     var hidden = Result(memory.hidden, problem.left.dtype, count, inner)
-    if problem.gate.is_there():
+    if is_fused(problem.gate):
         gate_up.launch[True](memory, lists, Target(hidden, problem.gate), queue)
     else:
-        var of_ups = Result(memory.rows, Int(FLOAT32), count, inner)
-        gate_up.launch[False](memory, lists, Target(of_ups, Gate.NONE), queue)
+        var of_sums = Result(memory.rows, Int(FLOAT32), count, sums)
+        gate_up.launch[False](memory, lists, Target(of_sums, Gate.NONE), queue)
         hidden.rows = UInt32(memory.lists.num_places)
         launch_activation(memory.rows, problem.gate, hidden, queue)
     # Hidden numbers are where their places are.

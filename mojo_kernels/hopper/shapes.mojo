@@ -111,8 +111,6 @@ struct RsLayout(TrivialRegisterPassable):
     """Bytes of the factor of a row of A, or 0."""
     var producer_arrivals: Int
     """Arrivals that fill a stage, beside the bytes of copies."""
-    var consumer_arrivals: Int
-    """Arrivals that empty it."""
     var first_at: Int
     """Bytes before the first stage."""
     var last_bytes: Int
@@ -121,17 +119,16 @@ struct RsLayout(TrivialRegisterPassable):
 
     @staticmethod
     def bf16(rows: Int, last_bytes: Int = 0) -> Self:
-        """Returns stages of bfloat16 rows; a lane of each warp that reads one says so.
+        """Returns stages of bfloat16 rows.
 
         The warps that produce say once that their weights come, the first one that the rows do.
         """
-        return Self(rows, STEP_BLOCKS, 4, 0, TILES + 1, READERS, STAGES_AT, last_bytes, MAX_STAGES)
+        return Self(rows, STEP_BLOCKS, 4, 0, TILES + 1, STAGES_AT, last_bytes, MAX_STAGES)
 
     @staticmethod
     def fp8(rows: Int, bits: Int, has_factors: Bool) -> Self:
         """Returns stages of FP8 rows.
 
-        Every lane that reads one says so: compute-sanitizer does not see that one speaks for a warp.
         Producers are a thread of the rows, one for the codes or for those of each tile in bulk, and
         all lanes of the warp that copies scales.
         """
@@ -141,7 +138,6 @@ struct RsLayout(TrivialRegisterPassable):
             bits,
             FACTOR_BYTES if has_factors else 0,
             1 + (TILES if rows >= BULK_ROWS else 1) + 32,
-            32 * CONSUMER_WARPS,
             HEADER_BYTES + GROUPS * room_bytes(room_rows(rows)),
             0,
             MAX_DIRECT_STAGES,

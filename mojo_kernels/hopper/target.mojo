@@ -1,6 +1,7 @@
 """Where rows of C go, and what becomes of sums on the way: bias, and gates with their ups.
 
-Ups that have no gates are sums in memory first, and `activate_sums` makes hidden numbers of them.
+That is of the usual gates. Of others a product stores the sums, of gates and ups or of ups alone, and
+`activate_sums` makes hidden numbers of them: a call of a gate within a product would cost it registers.
 
 A row of four columns a lane, of a CTA's 128 weight rows:
 
@@ -105,7 +106,7 @@ def store_hidden(to: TileOfC, row: UInt32, lane: UInt32, sums: SIMD[DType.float3
             biased += result.bias_of[PART_COLUMNS](2 * Int(column))
         var gates, ups = biased.deinterleave()
         if column < result.columns:
-            _store_hidden(result, row, column, gate.of(gates, ups))
+            _store_hidden(result, row, column, gate.of_usual[divides=True](gates, ups))
         return
     # Lanes below have four gates, those above their ups.
     var upper, below = divmod(lane, UInt32(HALF_LANES))
@@ -122,7 +123,7 @@ def store_hidden(to: TileOfC, row: UInt32, lane: UInt32, sums: SIMD[DType.float3
     var ups = theirs if upper == 0 else mine
     var column = first + upper * UInt32(LANE_HIDDEN)
     if column < result.columns:
-        _store_hidden(result, row, column, gate.of(gates, ups))
+        _store_hidden(result, row, column, gate.of_usual[divides=True](gates, ups))
 
 
 @always_inline
@@ -134,19 +135,33 @@ def _store_hidden(
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(SUM_THREADS)))
-def activate_sums(sums: DevicePointer[DType.float32], gate_word: Int32, hidden: Result):
-    """Makes hidden numbers of as many sums.
+def activate_sums(
+    sums: DevicePointer[DType.float32],
+    gate_word: Int32,
+    limit: Float32,
+    alpha: Float32,
+    hidden: Result,
+):
+    """Makes hidden numbers of sums, whose rows are those of the weights.
 
     The grid is (rows, CTAs of a row).
     """
     wait_on_dependent_grids()
     launch_dependent_grids()
+    var gate = Gate.of_word(gate_word, limit, alpha)
     var row, columns = Int(block_idx.x), Int(hidden.columns)
+    var of_row = rows_of(sums, gate.sums(columns))
     var column = (Int(block_idx.y) * SUM_THREADS + Int(thread_idx.x)) * NUMBERS
     if column < columns:
-        var at = Coord(row, column)
-        var here = rows_of(sums, columns).load[width=NUMBERS, alignment=VECTOR_BYTES](at)
-        var numbers = Gate.of_word(gate_word, 0, 0).of_sums(here)
+        var step, to_ups = (2, NUMBERS) if gate.is_interleaved() else (1, columns)
+        var at = column * step
+        var gates = of_row.load[width=NUMBERS, alignment=VECTOR_BYTES](Coord(row, at))
+        var numbers = gate.of_sums(gates)
+        if gate.is_there():
+            var ups = of_row.load[width=NUMBERS, alignment=VECTOR_BYTES](Coord(row, at + to_ups))
+            if gate.is_interleaved():
+                gates, ups = gates.join(ups).deinterleave()
+            numbers = gate.of(gates, ups)
         hidden.elements().store[NUMBERS, NUMBERS](row, column, numbers)
 
 
@@ -156,5 +171,7 @@ def launch_activation(sums: Int, gate: Gate, hidden: Result, mut queue: Some[Que
         grid_of_sums(Int(hidden.rows), Int(hidden.columns)),
         device_pointer[DType.float32](sums),
         gate.word(),
+        gate.limit,
+        gate.alpha,
         hidden,
     )

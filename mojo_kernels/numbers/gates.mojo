@@ -19,7 +19,6 @@ machine gives the same bits. NaN stays NaN.
 """
 
 from std.memory import bitcast
-from std.sys import is_nvidia_gpu
 from std.utils.numerics import inf
 
 from .floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
@@ -110,6 +109,11 @@ struct Gate(TrivialRegisterPassable):
         return self.code != Self.NONE.code and self.code != Self.RELU2
 
     @always_inline
+    def is_usual(self) -> Bool:
+        """Says whether `of_usual` gives the hidden numbers."""
+        return self.code == Self.SWIGLU_OAI or self.code == Self.SILU
+
+    @always_inline
     def is_interleaved(self) -> Bool:
         """Says whether gates and ups are neighbours, not halves."""
         return self.is_there() and self.interleaved
@@ -161,28 +165,9 @@ struct Gate(TrivialRegisterPassable):
     ](self, gate: SIMD[DType.float32, width], up: SIMD[DType.float32, width]) -> SIMD[
         DType.float32, width
     ]:
-        comptime if is_nvidia_gpu():
-            # What few models want takes no registers of the others: a number at a time, called.
-            if self.code > Self.SILU:
-                var hidden = SIMD[DType.float32, width]()
-                comptime for i in range(Int(width)):
-                    hidden[i] = _of_one[divides](
-                        Int32(self.code), self.limit, self.alpha, gate[i], up[i]
-                    )
-                return hidden
-            return self._of_usual[divides](gate, up)
-        else:
-            return self._of_any[divides](gate, up)
-
-    @always_inline
-    def _of_any[
-        width: SIMDLength, //, divides: Bool
-    ](self, gate: SIMD[DType.float32, width], up: SIMD[DType.float32, width]) -> SIMD[
-        DType.float32, width
-    ]:
         comptime F32 = SIMD[DType.float32, width]
-        if self.code <= Self.SILU:
-            return self._of_usual[divides](gate, up)
+        if self.is_usual():
+            return self.of_usual[divides](gate, up)
         if self.code == Self.SITU:
             var sigmoids = _sigmoid_times[divides](capped(gate, self.alpha), gate)
             return capped(up, self.limit) * sigmoids
@@ -197,25 +182,18 @@ struct Gate(TrivialRegisterPassable):
         return _clamped(up, limit) * _sigmoid_times[divides](low, z)
 
     @always_inline
-    def _of_usual[
+    def of_usual[
         width: SIMDLength, //, divides: Bool
     ](self, gate: SIMD[DType.float32, width], up: SIMD[DType.float32, width]) -> SIMD[
         DType.float32, width
     ]:
-        """Returns those of swiglu_oai and silu."""
+        """Returns those of swiglu_oai and silu; without a division as `of_finite` does."""
         var limit = SIMD[DType.float32, width](self.limit)
         # A NaN is not above a limit, and stays.
         var low = gate.gt(limit).select(limit, gate)
         # -0 changes no number.
         var one = Float32(1) if self.code == Self.SWIGLU_OAI else Float32(-0.0)
         return (_clamped(up, limit) + one) * _sigmoid_times[divides](low, low * self.alpha)
-
-
-@no_inline
-def _of_one[
-    divides: Bool
-](code: Int32, limit: Float32, alpha: Float32, gate: Float32, up: Float32) -> Float32:
-    return Gate(Int(code), False, limit, alpha)._of_any[divides](gate, up)
 
 
 @always_inline

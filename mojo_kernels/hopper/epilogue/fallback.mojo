@@ -18,9 +18,10 @@ from max.gpu.sync import syncwarp
 
 from ...layouts import OperandLayout, PreshuffledCuda
 from ...numbers.gates import Gate
+from ...problem import LeftKind
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.codec import ANY_BITS
-from ...simt.matmul import warp_sums
+from ...simt.matmul import warp_sums, warp_sums_at
 from ..decode.fp8 import group_numbers
 from ..gemm_operands import RsOperands
 from ..instructions.warp import any_lane, keep_here, lane_here
@@ -109,21 +110,26 @@ def kept_here(a: Activations, w: Weights) -> Tuple[Activations, Weights]:
 
 @fieldwise_init
 struct Fallback(TrivialRegisterPassable):
-    """The operands of a tile as they came, of any format."""
+    """The operands of a tile as they came: floats, and weights of any format."""
 
     var a: Activations
     """All activations."""
     var w: Weights
     """The weights of the tile."""
-    var columns: UInt32
-    """Rows of the weights."""
 
     @always_inline
-    def sum(self, row: Int, column: UInt32, lane: UInt32) -> Float32:
-        """Returns one sum, in all lanes of a warp."""
-        return warp_sums[PreshuffledCuda, ANY_BITS, False, 1](
-            self.a, self.w, Int(self.columns), row, Int(column), Int(lane)
-        )[0]
+    def sums[
+        count: Int
+    ](self, row: Int, columns: SIMD[DType.uint32, count], lane: UInt32) -> SIMD[
+        DType.float32, count
+    ]:
+        """Returns sums of a row, in all lanes of a warp."""
+        # Floats: what reads codes would be code and registers, which callers keep free.
+        var a = self.a
+        a.kind = Int32(LeftKind.KEPT.code if a.is_kept() else LeftKind.QUANTIZED.code)
+        return warp_sums_at[PreshuffledCuda, ANY_BITS, False, count](
+            a, self.w, row, columns.cast[DType.int32](), Int(lane)
+        )
 
     @no_inline
     def store[
@@ -149,18 +155,20 @@ struct Fallback(TrivialRegisterPassable):
             comptime if is_gated:
                 var of_gate = UInt32(column) if half != 0 else UInt32(2) * UInt32(column)
                 var of_up = of_gate + (half if half != 0 else UInt32(1))
-                var gated = self.sum(row, of_gate, lane)
-                var up = self.sum(row, of_up, lane)
+                var both = self.sums[2](row, {of_gate, of_up}, lane)
+                var gated, up = both[0], both[1]
                 if result.has_bias():
                     gated += result.bias_of[1](Int(of_gate))[0]
                     up += result.bias_of[1](Int(of_up))[0]
-                var number = gate.of(SIMD[DType.float32, 1](gated), SIMD[DType.float32, 1](up))
+                var number = gate.of_usual[divides=True](
+                    SIMD[DType.float32, 1](gated), SIMD[DType.float32, 1](up)
+                )
                 if lane == 0:
                     result.elements().store[1, 1](Int(result_row), Int(column), number)
             else:
-                var sum = self.sum(row, UInt32(column), lane)
+                var sum = self.sums[1](row, UInt32(column), lane)
                 if lane == 0:
-                    result.store[1, 1](Int(result_row), Int(column), SIMD[DType.float32, 1](sum))
+                    result.store[1, 1](Int(result_row), Int(column), sum)
 
 
 @fieldwise_init
@@ -238,7 +246,7 @@ def store_marked_elements[
     # The sums that other warps stored before are not to overtake these.
     wait_for_group(group)
     var begin = tile.column + group * UInt32(COUNT)
-    var exactly = Fallback(a, product.weights(tile.group), product.num_weights())
+    var exactly = Fallback(a, product.weights(tile.group))
     var of_columns = marked_columns[GATING](
         {vote[DType.uint32](marks.of_weights[0]), vote[DType.uint32](marks.of_weights[1])}
     )

@@ -130,16 +130,16 @@ def _launches_of(problem: GroupedProblem, asked: ExpertsQuestion) -> List[Explai
 def _launches_of(problem: ExpertsProblem, asked: ExpertsQuestion) -> List[Explained]:
     """Returns those of a layer."""
     var inner, width, kernel = asked.n, asked.k, moe.kernel_of(problem)
-    var sums, is_gated = problem.sums(), problem.gate.is_there()
+    var sums, is_gated = problem.sums(), moe.is_fused(problem.gate)
     if kernel == Kernel.PORTABLE:
         return [
-            _portable("gate_up", "simt/experts.mojo", asked.rows(), sums, is_gated),
+            _portable("gate_up", "simt/experts.mojo", asked.rows(), sums, problem.gate.is_there()),
             _portable("down", "simt/experts.mojo", asked.m, width, False),
         ]
     if kernel == Kernel.STREAM:
         var slots = asked.rows()
         var launches: List[Explained] = [
-            _streaming("gate_up", asked, slots, inner, width, is_gated)
+            _streaming("gate_up", asked, slots, inner if is_gated else sums, width, is_gated)
         ]
         if not is_gated:
             launches.append(_activate(slots, inner))
@@ -151,7 +151,7 @@ def _launches_of(problem: ExpertsProblem, asked: ExpertsQuestion) -> List[Explai
     var launches: List[Explained] = [
         _list(memory, "slots are sorted by expert", tiles),
         _prepare(memory, "tokens", width),
-        _product("gate_up", asked, memory, inner, is_gated),
+        _product("gate_up", asked, memory, inner if is_gated else sums, is_gated),
     ]
     if not is_gated:
         launches.append(_activate(memory.lists.num_places, inner))
@@ -239,7 +239,7 @@ def _product(
 
 def _activate(rows: Int, inner: Int) -> Explained:
     """Returns the launch that makes hidden numbers of sums."""
-    var reason = StaticString("ups have no gates")
+    var reason = StaticString("products gate sums by silu and swiglu_oai alone")
     return _explained("gate", "hopper/target.mojo", reason, moe.grid_of_sums(rows, inner))
 
 

@@ -15,6 +15,7 @@ from std.math import align_up, ceildiv
 from ...experts import Experts, ExpertsProblem, GroupedProblem, NUMBERS, most_tiles
 from ...launch.grid import Grid, Workspace
 from ...numbers.formats import has_float_scales
+from ...numbers.gates import Gate
 from ...problem import Known, Left, LeftKind, may_be
 from ...simt import host as portable
 from ...simt.host import FLOAT32, VECTOR_BYTES, bytes_of, is_left_aligned
@@ -120,6 +121,11 @@ def streaming_config(rows: Int, experts: Int, is_gated: Bool) -> StreamConfig:
 # Who takes what.
 
 
+def is_fused(gate: Gate) -> Bool:
+    """Says whether products gate their sums."""
+    return gate.is_usual()
+
+
 def may_take_operands[known: Known]() -> Bool:
     """Says whether what is known of a product leaves it possible that fast kernels take it."""
     comptime is_right = may_be(known.right_format, OPERANDS.code())
@@ -180,11 +186,11 @@ def kernel_of(problem: ExpertsProblem) -> Kernel:
     if not takes_first or not _takes(left, problem.down, slots, problem.values) or slots == 0:
         return Kernel.PORTABLE
     var width, inner = problem.width, problem.inner
-    var is_gated = problem.gate.is_there()
+    var is_gated = is_fused(problem.gate)
     var streams_first = _streams(left, slots, experts, slots, width, is_gated)
     if streams_first and _streams(left, slots, experts, slots, inner, False):
         return Kernel.STREAM
-    if not problem.gate.has_quotients():
+    if is_gated and not problem.gate.has_quotients():
         return Kernel.RS_BF16
     return _listed(left, max(width, inner), problem.dtype)
 
@@ -229,8 +235,9 @@ struct ListPlaces(TrivialRegisterPassable):
 
 
 def row_columns(problem: ExpertsProblem) -> Int:
-    """Returns the float32 that are kept of a slot: of its row, or of sums without a gate."""
-    return problem.width if problem.gate.is_there() else max(problem.width, problem.inner)
+    """Returns the float32 that are kept of a slot: of its row, or of sums that products do not gate.
+    """
+    return problem.width if is_fused(problem.gate) else max(problem.width, problem.sums())
 
 
 @fieldwise_init
@@ -240,7 +247,7 @@ struct StreamingMemory(TrivialRegisterPassable):
     var hidden: Int
     """Rows of hidden numbers, floats like the tokens."""
     var rows: Int
-    """Rows of slots, float32; before, sums that no gate makes hidden numbers of."""
+    """Rows of slots, float32; before, sums that products do not gate."""
     var num_bytes: Int
     """Enough for an address that is not aligned."""
 
@@ -271,7 +278,7 @@ struct Memory(TrivialRegisterPassable):
     var hidden: Int
     """Rows of hidden numbers, floats like the tokens."""
     var rows: Int
-    """Rows of slots, float32; before, sums that no gate makes hidden numbers of."""
+    """Rows of slots, float32; before, sums that products do not gate."""
     var num_bytes: Int
     """Enough for an address that is not aligned."""
 

@@ -20,8 +20,7 @@ from max.gpu.sync import syncwarp
 
 from ..decode.bf16 import ROWS, StageWeights, WeightReader
 from ..instructions.packed import Pairs, weight_fragment
-from ..instructions.shared_memory import arrive, store_word, wait_phase
-from ..instructions.warp import lane_here
+from ..instructions.shared_memory import store_word, wait_phase
 from ..instructions.wgmma import (
     Accumulator,
     MAX_INSTRUCTION_ROWS,
@@ -31,7 +30,7 @@ from ..instructions.wgmma import (
 )
 from ..layout import BLOCK
 from ..codec import Rows
-from ..pipeline.stages import RsRing
+from ..pipeline.stages import RsRing, release
 from ..shapes import NUMBER_BYTES, ROW_BYTES, RsConfig, STEP_BLOCKS
 
 comptime INSTRUCTION_K = 16
@@ -80,7 +79,6 @@ struct RsWarp[config: RsConfig, Reader: WeightReader](TrivialRegisterPassable):
     @always_inline
     def _multiply_blocks[rows: Int, //](self, mut ring: Self.Pipeline, mut sums: Accumulator[rows]):
         """Does so with a block decoded ahead."""
-        var is_first_lane = lane_here() == 0
         var step = self.first_step
         var weights = self.load(ring, step)
         var may_need_two = weights.may_need_two()
@@ -89,8 +87,8 @@ struct RsWarp[config: RsConfig, Reader: WeightReader](TrivialRegisterPassable):
         while step < self.num_steps:
             var of_rows = lower_word(ring.here().base)
             _start_block[0](first, of_rows, sums)
-            if step > self.first_step and is_first_lane:
-                arrive(previous.empty())
+            if step > self.first_step:
+                release(previous)
 
             previous = ring
             ring.advance[Self.config.k_splits]()
@@ -105,16 +103,13 @@ struct RsWarp[config: RsConfig, Reader: WeightReader](TrivialRegisterPassable):
             first = weights.decode[0](may_need_two, self.flag)
         wgmma_wait_group_sync[0]()
         comptime if Self.config.is_persistent:
-            syncwarp()
-            if is_first_lane:
-                arrive(previous.empty())
+            release(previous)
 
     @always_inline
     def _multiply_whole_stages[
         rows: Int, //
     ](self, mut ring: Self.Pipeline, mut sums: Accumulator[rows]):
         """Does so with a stage decoded ahead."""
-        var is_first_lane = lane_here() == 0
         var step = self.first_step
         var weights = self.load(ring, step)
         var may_need_two = weights.may_need_two()
@@ -141,8 +136,7 @@ struct RsWarp[config: RsConfig, Reader: WeightReader](TrivialRegisterPassable):
                         comptime for block in range(STEP_BLOCKS):
                             decoded[NEXT + block] = weights.decode[block](may_need_two, self.flag)
                     wgmma_wait_group_sync[0]()
-                    if is_first_lane:
-                        arrive(here.empty())
+                    release(here)
 
 
 @always_inline

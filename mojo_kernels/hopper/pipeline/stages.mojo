@@ -43,7 +43,7 @@ struct RsStage[layout: RsLayout](Stage):
 
     comptime SPACE = Self.layout.space()
     comptime PRODUCER_ARRIVALS = Self.layout.producer_arrivals
-    comptime CONSUMER_ARRIVALS = Self.layout.consumer_arrivals
+    comptime CONSUMER_ARRIVALS = 32 * CONSUMER_WARPS
     comptime BLOCK_GRANULES = Self.layout.bits // GRANULE_BITS
     """Granules of a weight row in a block."""
     # Addresses: inline assembly reads them, which a TileTensor's pointer would cost a conversion each.
@@ -84,11 +84,7 @@ struct SsStage[rows: Int](Stage):
 
     comptime SPACE = mapped_stages(Self.rows)
     comptime PRODUCER_ARRIVALS = 1 + 32
-    """The thread that starts copies, and the warp that puts factors.
-
-    Every lane says so, as every lane of consumers does of a stage that is read. One for a warp behind
-    a barrier of it would do, and takes as long, but compute-sanitizer does not see that.
-    """
+    """The thread that starts copies, and the warp that puts factors, every lane of it."""
     comptime CONSUMER_ARRIVALS = 32 * CONSUMER_WARPS
     comptime COLUMNS = columns_of(Self.rows)
     """Columns of a tile."""
@@ -127,5 +123,8 @@ def slot_of[rows: Int, //](ring: SsRing[rows]) -> Slot[columns_of(rows)]:
 
 @always_inline
 def release(ring: Ring[_]):
-    """Says that a lane has read a stage."""
+    """Says that a lane has read a stage.
+
+    Every lane does: one for its warp would do, and takes as long, but compute-sanitizer does not see that.
+    """
     arrive(ring.empty())

@@ -321,7 +321,7 @@ def compute_again[CONFIG: StreamConfig](cta: StreamCta[CONFIG], first_tile: UInt
             comptime if CONFIG.is_grouped:
                 if all or load_word(cta.memory.at(MARKS, index)) != 0:
                     var row = load_word(cta.memory.at(ROWS, index))
-                    Fallback(cta.a, matrix, UInt32(cta.weights.columns)).store[CONFIG.is_gated](
+                    Fallback(cta.a, matrix).store[CONFIG.is_gated](
                         Int(row // cta.scheduler.rows_per_source),
                         cta.half,
                         cta.target.gate(),

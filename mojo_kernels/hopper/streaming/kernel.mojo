@@ -213,15 +213,15 @@ def multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     var width, inner, count = problem.width, problem.inner, problem.routing.count()
     var scheduler = StreamScheduler.of(problem)
     var hidden = Result(memory.hidden, problem.left.dtype, count, inner)
-    if problem.gate.is_there():
+    if moe.is_fused(problem.gate):
         _launch_grouped[True](
             problem.left, width, scheduler, problem.gate_up, problem.sums(),
             Target(hidden, problem.gate), queue,
         )  # fmt: skip
     else:
-        var of_ups = Target(Result(memory.rows, Int(FLOAT32), count, inner), Gate.NONE)
+        var sums = Target(Result(memory.rows, Int(FLOAT32), count, problem.sums()), Gate.NONE)
         _launch_grouped[False](
-            problem.left, width, scheduler, problem.gate_up, inner, of_ups, queue,
+            problem.left, width, scheduler, problem.gate_up, problem.sums(), sums, queue,
         )  # fmt: skip
         launch_activation(memory.rows, problem.gate, hidden, queue)
     var left = problem.hidden_at(memory.hidden)
