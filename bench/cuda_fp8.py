@@ -78,7 +78,9 @@ def times(m: int, n: int, k: int) -> dict[str, float]:
         ours = cold_copies(mx.quantize(w, format=right).preshuffle(), COLD_BYTES)
         found[f"{left} x {right}"] = median_us(lambda w, a=a: mx.matmul(a, w), ours, m * n * k)
     ours = cold_copies(mx.quantize(w).preshuffle(), COLD_BYTES)
-    found["linear mxfp4"] = median_us(lambda w: mx.linear(x, w), ours, m * n * k)
+    found["linear mxfp4"] = median_us(
+        lambda w: mx.linear(x, w, activations="mxfp4"), ours, m * n * k
+    )
     return found
 
 

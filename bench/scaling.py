@@ -41,7 +41,7 @@ def device_of(rank: int) -> str:
 def linear(out: int, width: int, device: str) -> mx.MXLinear:
     """Returns a layer with random codes; a float matrix of this size would be no faster to make."""
     weight = mx.quantize(torch.randn(out, width, device=device, dtype=torch.bfloat16) / width**0.5)
-    return mx.MXLinear(weight.preshuffle())
+    return mx.MXLinear(weight.preshuffle(), activations="mxfp4")
 
 
 class Llama(nn.Module):

@@ -156,7 +156,7 @@ class CpuBench:
         x_mx = mx.quantize(x)
         calls = {
             "matmul": lambda: mx.matmul(x_mx, weight),
-            "linear": lambda: mx.linear(x, weight),
+            "linear": lambda: mx.linear(x, weight, activations="mxfp4"),
             "linear mxint8": lambda: mx.linear(x, weight, activations="mxint8"),
             "linear mxfp6": lambda: mx.linear(x, weight, activations="mxfp6"),
             "linear mxfp8": lambda: mx.linear(x, weight, activations="mxfp8"),

@@ -149,7 +149,7 @@ class CudaBench:
         copies = cold_copies(operands.shuffled)
         for name, call, expected in (
             ("linear bf16", lambda w: mx.linear(x, w, activations="bf16"), kept),
-            ("linear", lambda w: mx.linear(x, w), rounded),
+            ("linear", lambda w: mx.linear(x, w, activations="mxfp4"), rounded),
             ("matmul", lambda w: mx.matmul(encoded, w), rounded),
         ):
             yield name, Graph(checked(call, copies, expected))

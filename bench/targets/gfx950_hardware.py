@@ -100,7 +100,10 @@ def _systems(
         packed = cold_copies(plain, cold_bytes)
         bf16["Triton dot_scaled"] = checked(lambda w: triton_call(x, w, out)(), packed, kept)
     return {
-        "linear": {OURS: checked(lambda w: mx.linear(x, w), stored, rounded), **bf16},
+        "linear": {
+            OURS: checked(lambda w: mx.linear(x, w, activations="mxfp4"), stored, rounded),
+            **bf16,
+        },
         "matmul": {OURS: checked(lambda w: mx.matmul(a, w), stored, rounded), **bf16},
         "quantize": {
             OURS: [lambda: mx.quantize(x)] * MIN_CALLS,

@@ -23,10 +23,10 @@ from rich.console import Console
 import mx_kernels
 from mx_kernels import checkpoints
 from mx_kernels._core import builds as _builds
-from mx_kernels._core import hip, native
 from mx_kernels._core import levels as _levels
+from mx_kernels._core import native
 from mx_kernels._core.cuda import architecture
-from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
+from mx_kernels._core.facts import CDNA4, DEFAULT_FORMAT, DEFAULT_ROUNDING
 from mx_kernels._core.native import BASE, Extension
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.targets import TARGETS
@@ -147,7 +147,7 @@ def build(
 
 def _gpu_extension(name: str) -> Extension:
     """Returns the module of an architecture; that of CDNA4 is the one without products."""
-    if name == hip.ARCHITECTURE:
+    if name == CDNA4:
         return native.hip_extension(name)
     if not name.startswith("sm_"):
         raise ValueError(f"--arch: got {name!r}, expected sm_90a or the like, or gfx950")
@@ -166,7 +166,9 @@ def explain(
     op: Annotated[
         str, typer.Option(help="linear takes floats, matmul codes; or grouped_linear, moe.")
     ] = "linear",
-    activations: Annotated[str, typer.Option(help="A format, or bf16.")] = DEFAULT_FORMAT,
+    activations: Annotated[
+        str | None, typer.Option(help="A format, or bf16; default: the device's best.")
+    ] = None,
     format: Annotated[str, typer.Option(help="Of the weights.")] = DEFAULT_FORMAT,
     experts: Annotated[int, typer.Option(help="Of grouped_linear and moe.")] = 0,
     slots: Annotated[int, typer.Option(help="Experts of a token, of moe.")] = 0,

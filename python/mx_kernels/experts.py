@@ -24,16 +24,17 @@ from torch.compiler import is_compiling
 from mx_kernels._core import expert_ops, products
 from mx_kernels._core.arrays import Array, float_code, show, tensor_over, watched
 from mx_kernels._core.checks import (
+    asked_or_best,
     check_biases,
     check_grouped,
     check_mode,
     check_moe,
     check_operand,
 )
-from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
+from mx_kernels._core.facts import DEFAULT_ROUNDING, facts
 from mx_kernels._core.gates import GateOptions, chosen_gate
 from mx_kernels.modules import MXModule, parameter
-from mx_kernels.ops import _chosen, _dtype_of
+from mx_kernels.ops import _dtype_of
 from mx_kernels.tensor import MXTensor
 
 _OPS = torch.ops.mx_kernels
@@ -49,7 +50,7 @@ def grouped_linear(
     bias: Array | None = None,
     rounding: str = DEFAULT_ROUNDING,
     out_dtype=None,
-    activations: str | None = DEFAULT_FORMAT,
+    activations: str | None = None,
 ) -> Array:
     """Multiplies each group of rows by its expert: `linear(x[group e], w[e], bias=bias[e])`.
 
@@ -93,7 +94,7 @@ def grouped_linear(
             out = products.grouped_linear(x, w, group_sizes, bias, mode, code, rules)
             return _array_of(out) if is_numpy else out
     call = _OPS.grouped_linear if is_compiling() else expert_ops.GroupedLinear.apply
-    rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w)
+    rules = rounding, _dtype_of(x, out_dtype), asked_or_best(activations, w)
     return call(x, *expert_ops.parts_of(w, "w"), group_sizes, bias, *rules)
 
 
@@ -115,7 +116,7 @@ def moe(
     apply_router_weight_on_input: bool = False,
     rounding: str = DEFAULT_ROUNDING,
     out_dtype=None,
-    activations: str | None = DEFAULT_FORMAT,
+    activations: str | None = None,
 ) -> Array:
     """Computes a layer of experts: each token goes to k of them, and their results are added up.
 
@@ -203,7 +204,7 @@ def moe(
             return _array_of(out) if is_numpy else out
     call = _OPS.moe if is_compiling() else expert_ops.Moe.apply
     parts = *expert_ops.parts_of(w_gate_up, "w_gate_up"), *expert_ops.parts_of(w_down, "w_down")
-    rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w_down)
+    rules = rounding, _dtype_of(x, out_dtype), asked_or_best(activations, w_down)
     return call(x, *parts, expert_ids, expert_weights, *biases, *gate.plain(), *rules)
 
 
@@ -265,7 +266,8 @@ class MXExperts(MXModule):
         apply_router_weight_on_input: likewise.
         takes_rows: whether it is called with rows of each expert in turn, and nothing else.
         rounding: how activations are quantized.
-        activations: what they are multiplied as: a format, or "bf16", which takes no `rounding`.
+        activations: what they are multiplied as, as in `linear`; what None stands for is settled
+            here, by the device that the weights lie on.
 
     Raises:
         TypeError: if weights are not MXTensors, or biases hold no floats.
@@ -290,7 +292,7 @@ class MXExperts(MXModule):
         apply_router_weight_on_input: bool = False,
         takes_rows: bool = False,
         rounding: str = DEFAULT_ROUNDING,
-        activations: str = DEFAULT_FORMAT,
+        activations: str | None = None,
     ):
         super().__init__()
         gate = GateOptions(activation, interleaved, limit, alpha, beta, linear_beta)
@@ -307,6 +309,7 @@ class MXExperts(MXModule):
                 f"{first} and down_proj: got {show(up)} and {show(down)}, expected "
                 f"[E, {'2I' if row.is_gated else 'I'}, H] and [E, H, I]"
             )
+        activations = asked_or_best(activations, down_proj)
         check_mode(activations, rounding)
         for (name, w), (bias_name, bias) in zip(weights.items(), biases.items(), strict=True):
             check_biases(bias, bias_name, w, name)

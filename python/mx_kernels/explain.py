@@ -22,7 +22,9 @@ from mx_kernels._core.facts import (
     Format,
     Layout,
     Mode,
+    activations_for,
     facts,
+    of_kind,
     unsupported,
 )
 from mx_kernels._core.gates import GateOptions, check_gate
@@ -166,7 +168,7 @@ def explain(
     *,
     device: str = "cpu",
     op: str = "linear",
-    activations: str = DEFAULT_FORMAT,
+    activations: str | None = None,
     format: str = DEFAULT_FORMAT,
     experts: int = 0,
     slots: int = 0,
@@ -186,7 +188,8 @@ def explain(
         device: "cpu", "gfx950", or "cuda" for a Hopper GPU; it need not be here.
         op: "linear", whose activations are floats, or "matmul", whose are encoded; or
             "grouped_linear" or "moe".
-        activations: what activations are multiplied as; of "matmul", their format.
+        activations: what activations are multiplied as, of "matmul" their format. None is as in
+            `linear` on that device; of "matmul" the weights' format.
         format: the weights' format.
         experts: how many there are, of products of experts alone.
         slots: experts of a token, of "moe" alone.
@@ -211,7 +214,10 @@ def explain(
         if not 1 <= size <= MAX_SIZE:
             raise ValueError(f"{name}: got {size}, expected a number from 1 to {MAX_SIZE}")
     _check_unused(op, experts=experts, slots=slots, activation=activation, interleaved=interleaved)
-    left, right = check_mode(activations, DEFAULT_ROUNDING), format_named(format)
+    right = format_named(format)
+    if activations is None:
+        activations = of_kind(right, 1) if op == "matmul" else activations_for(device, format)
+    left = check_mode(activations, DEFAULT_ROUNDING)
     if op == "matmul":
         left = Mode(ENCODED, format_named(activations).code, left.rounding)
     block = right.k_multiple

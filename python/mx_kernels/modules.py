@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from mx_kernels import ops
 from mx_kernels._core.arrays import show
 from mx_kernels._core.checks import (
+    asked_or_best,
     check_bias,
     check_mode,
     check_operand,
@@ -132,7 +133,8 @@ class MXLinear(MXModule, nn.Linear):
         weight: the quantized weights [out_features, in_features], in any format and layout.
         bias: [out_features] floats, or None.
         rounding: how activations are quantized.
-        activations: what they are multiplied as: a format, or "bf16", which takes no `rounding`.
+        activations: what they are multiplied as, as in `linear`; what None stands for is settled
+            here, by the device that the weight lies on.
 
     Raises:
         TypeError: if weight is not an MXTensor, or bias holds no floats.
@@ -147,13 +149,14 @@ class MXLinear(MXModule, nn.Linear):
         bias: Tensor | None = None,
         *,
         rounding: str = DEFAULT_ROUNDING,
-        activations: str = DEFAULT_FORMAT,
+        activations: str | None = None,
     ):
         nn.Module.__init__(self)  # That of nn.Linear makes weights.
         check_operand(weight, "weight")
         if weight.ndim != 2:
             raise ValueError(f"weight: got shape {list(weight.shape)}, expected [out, in]")
         check_rounding(rounding)
+        activations = asked_or_best(activations, weight)
         check_mode(activations, rounding)
         if bias is not None:
             check_bias(bias, weight)
@@ -183,8 +186,7 @@ class MXLinear(MXModule, nn.Linear):
             device: whose layout the weights get, as in `preshuffle`. None is the layout of
                 the device they lie on, plain if it has none.
             activations: what activations are multiplied as: a format, or "bf16", where the
-                rounding is that of the weights alone. None is what the device is best at:
-                "mxint8" for weights of a CPU, "mxfp4" for others; by FP8 with float scales such.
+                rounding is that of the weights alone. None is as in `linear`.
         """
         if not isinstance(linear, nn.Linear) or isinstance(linear, MXLinear):
             raise TypeError(f"linear: got {type(linear).__name__}, expected an nn.Linear")

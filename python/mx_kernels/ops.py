@@ -32,6 +32,7 @@ from mx_kernels._core.arrays import (
 )
 from mx_kernels._core.checks import (
     TENSOR_SCALES,
+    asked_or_best,
     check_linear,
     check_matmul,
     check_operand,
@@ -42,7 +43,6 @@ from mx_kernels._core.checks import (
 from mx_kernels._core.facts import (
     DEFAULT_FORMAT,
     DEFAULT_ROUNDING,
-    activations_for,
     ceil_to,
     facts,
 )
@@ -275,7 +275,7 @@ def linear(
     bias: Array | None = None,
     rounding: str = DEFAULT_ROUNDING,
     out_dtype=None,
-    activations: str | None = DEFAULT_FORMAT,
+    activations: str | None = None,
 ) -> Array:
     """Quantizes `x` and multiplies: `matmul(quantize(x, format=activations), w, bias=bias)`.
 
@@ -298,7 +298,9 @@ def linear(
         out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
         activations: what x is multiplied as: a format of `quantize` whose blocks have a row
             each, so not "fp8_block_2d"; or "bf16", which takes no `rounding`. None is what the
-            device is best at, as in `MXLinear.from_linear`.
+            device is best at without a loss that a language model shows, never four bits: by
+            weights of four or six bits "mxint8" on a CPU, "bf16" on an NVIDIA GPU and "mxfp6" on
+            gfx950; by eight bits on a GPU the weights' own format; by "nvfp4" "bf16".
 
     Raises:
         TypeError: if x is not an array of floats, or w not an MXTensor.
@@ -308,7 +310,7 @@ def linear(
     if is_compiling():
         if not isinstance(w, MXTensor):
             raise TypeError(f"w: got {type(w).__name__}, expected an MXTensor; see quantize(w)")
-        rules = rounding, _dtype_of(x, out_dtype), _chosen(activations, w)
+        rules = rounding, _dtype_of(x, out_dtype), asked_or_best(activations, w)
         return _OPS.linear(x, *_parts(w), bias, *rules)
     given = rounding, out_dtype, activations
     if type(x) is Tensor and type(w) is MXTensor:
@@ -320,7 +322,9 @@ def linear(
     if not is_watched:
         return products.floats_by_codes(x, w, bias, mode, code, given if is_common else None)
     dtype = x.dtype if code is None else facts().torch_dtypes[code]
-    return torch_ops.Linear.apply(x, *_parts(w), bias, rounding, dtype, _chosen(activations, w))
+    return torch_ops.Linear.apply(
+        x, *_parts(w), bias, rounding, dtype, asked_or_best(activations, w)
+    )
 
 
 def _parts(w: MXTensor) -> tuple:
@@ -334,11 +338,6 @@ def _parts(w: MXTensor) -> tuple:
 def _matmul_parts(a: MXTensor, b: MXTensor) -> tuple:
     """The same for both operands of `matmul`."""
     return a.codes, a.scales, a.format, *_parts(b)
-
-
-def _chosen(activations: str | None, w: MXTensor) -> str:
-    """The name of what activations become."""
-    return activations_for(w.device, w.format) if activations is None else activations
 
 
 def _dtype_of(x: torch.Tensor, out_dtype) -> torch.dtype:

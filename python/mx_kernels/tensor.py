@@ -197,7 +197,7 @@ class MXTensor(Tensor):
         fmt = facts().formats[self._format]
         if not fmt.has_tensor_scales:
             return self._scales
-        return split_scales(self._scales, fmt)[0].contiguous().view(torch.float8_e4m3fn)
+        return _copy(split_scales(self._scales, fmt)[0]).view(torch.float8_e4m3fn)
 
     @property
     def tensor_scale(self) -> Tensor | None:
@@ -205,7 +205,7 @@ class MXTensor(Tensor):
         fmt = facts().formats[self._format]
         if not fmt.has_tensor_scales:
             return None
-        return split_scales(self._scales, fmt)[1].contiguous().view(torch.float32).squeeze(-1)
+        return _copy(split_scales(self._scales, fmt)[1]).view(torch.float32).squeeze(-1)
 
     @property
     def format(self) -> str:
@@ -572,3 +572,8 @@ def _show_bytes(count: int) -> str:
 
 
 torch.serialization.add_safe_globals([_rebuild])
+
+
+def _copy(t: Tensor) -> Tensor:
+    """Returns a copy in memory of its own: a row's bytes may lie where no float32 can be viewed."""
+    return t.clone(memory_format=torch.contiguous_format)

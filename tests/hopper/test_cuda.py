@@ -63,7 +63,9 @@ class Problem:
     def weights(self, layout):
         device = LAYOUTS[layout]["device"]
         w = self.w.preshuffle(device=device) if device else self.w
-        assert w.layout == layout
+        # Six-bit rows that do not fill the tiles of a GPU's layout stay plain.
+        is_filled = not self.w.format.startswith("mxfp6") or self.w.k % 64 == 0
+        assert w.layout == (layout if is_filled else PLAIN)
         return w
 
     def check(self, mode, layout=SHUFFLED, *, dtype=torch.bfloat16, bias=None, rounding="even"):
@@ -112,7 +114,7 @@ def test_other_layouts_are_multiplied_by_the_portable_kernel(shape, layout, mode
 @pytest.mark.parametrize("layout", [PLAIN, SHUFFLED])
 @pytest.mark.parametrize("right", FORMATS)
 @pytest.mark.parametrize("left", [*FORMATS, "bf16"])
-@pytest.mark.parametrize("shape", [(5, 257, 160), (33, 100, 2080), (70, 64, 4128)], ids=str)
+@pytest.mark.parametrize("shape", [(5, 257, 160), (33, 100, 2112), (70, 64, 4160)], ids=str)
 def test_every_pair_of_formats_is_multiplied(shape, left, right, layout):
     problem = Problem(*shape, w_spread=2, x_spread=3, format=right)
     w, out = problem.weights(layout), torch.float32

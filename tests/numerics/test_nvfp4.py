@@ -120,6 +120,18 @@ def test_rows_have_tensor_scales_of_their_own_or_given_ones(rng, dtype):
         assert torch.equal(again.scales, q.scales)
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("k", range(32, 32 * 9, 32))
+def test_scales_and_tensor_scales_are_copies_wherever_they_lie(k, rows):
+    q = mx.quantize(torch.randn(rows, k), format="nvfp4")
+    scales, tensor_scale = q.block_scales, q.tensor_scale
+    kept = q.scales.clone()
+    again = mx.MXTensor(q.codes, scales, format="nvfp4", tensor_scale=tensor_scale)
+    assert torch.equal(again.scales, kept)
+    tensor_scale.zero_(), scales.view(torch.uint8).zero_()
+    assert torch.equal(q.scales, kept)
+
+
 def test_the_tensor_scale_of_a_tensor_is_of_its_finite_numbers():
     x = torch.tensor([[1.0, -5.0], [float("nan"), float("inf")]])
     assert mx.tensor_scale_of(x) == torch.tensor(5.0) / 2688

@@ -203,7 +203,7 @@ def beside(value, **others):
 
 
 PRODUCT = {"bias": BIAS, "out_dtype": "float16"}
-LEFT = {"rounding": "floor", "activations": "mxfp8"}
+LEFT = {"rounding": beside("floor", activations="mxfp4"), "activations": "mxfp8"}
 OF_EXPERTS = {
     **{"out_dtype": "float16", **LEFT},
     **{"activation": "silu", "interleaved": False, "limit": 0.5, "alpha": 3.0},
@@ -250,7 +250,7 @@ CHANGES = {
     },
     mx.conversion_report: {},
     mx.explain: {
-        **{"device": "gfx950", "op": "matmul", "activations": "mxint8", "format": "mxint8"},
+        **{"device": "gfx950", "op": "matmul", "activations": "mxfp8", "format": "mxint8"},
         "experts": beside(8, op="grouped_linear", device="gfx950"),
         "slots": beside(2, op="moe", device="gfx950", experts=8),
         "activation": beside("silu", op="moe", device="gfx950", experts=8, slots=2),

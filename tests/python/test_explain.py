@@ -117,7 +117,7 @@ def test_large_tiles_are_for_many_rows_of_eight_bits_too(op, left, right):
 
 
 def test_the_answer_is_a_sentence():
-    text = str(mx.explain(16, 2112, 7168, device="gfx950"))
+    text = str(mx.explain(16, 2112, 7168, device="gfx950", activations="mxfp4"))
     assert text.startswith(
         f"16 x 2112 x 7168 of mxfp4 x mxfp4 on gfx950: {DECODE}, few tiles: K is"
     )
@@ -192,7 +192,8 @@ def test_gfx950_explains_codes_that_lie_by_columns():
 def explained(tokens, op="moe", **question):
     """Asks about a layer of gpt-oss-20b, or about its first product."""
     n, slots = (2880, 4) if op == "moe" else (5760, 0)
-    question = {"device": "gfx950", "op": op, "experts": 32, "slots": slots, **question}
+    named = {"op": op, "experts": 32, "slots": slots, "activations": "mxfp4"}
+    question = {"device": "gfx950", **named, **question}
     return mx.explain(tokens, n, 2880, **question)
 
 
@@ -308,7 +309,7 @@ def test_an_impossible_question_about_experts_says_what_is_expected(question, er
     "question, message",
     [
         ({"activations": "mxint8"}, "got activations 'mxint8' x weights 'mxfp4', for which gfx950"),
-        ({"format": "mxfp8"}, "has no kernel, expected one of bf16 x mxfp4, fp8 x fp8, "),
+        ({"format": "mxint8"}, "has no kernel, expected one of bf16 x mxfp4, fp8 x fp8, "),
         ({"activations": "bf16", "format": "mxfp8"}, "got activations 'bf16' x weights 'mxfp8'"),
         ({"activations": "bf16", "op": "matmul"}, "format: got 'bf16', expected mxfp4 or"),
         ({"activations": "fp6"}, "activations: got 'fp6', expected 'mxfp4' or"),

@@ -49,7 +49,9 @@ def test_from_linear_computes_what_linear_computes(bias, rounding):
     weight = mx.quantize(linear.weight.detach(), rounding=rounding)
     module = mx.MXLinear.from_linear(linear, rounding=rounding, activations="mxfp4")
     got = module(x_of(2, 3))
-    expected = mx.linear(x_of(2, 3), weight, bias=linear.bias, rounding=rounding)
+    expected = mx.linear(
+        x_of(2, 3), weight, bias=linear.bias, rounding=rounding, activations="mxfp4"
+    )
     assert_products_agree(got, expected)
     # Close to the float layer: the error of two roundings to 4 bits, not another matrix.
     cosine = torch.cosine_similarity(got.flatten(), linear(x_of(2, 3)).flatten(), dim=0)
@@ -82,8 +84,8 @@ def test_from_linear_shares_the_bias_and_the_mode():
 
 
 def test_repr_says_what_it_is():
-    assert repr(module("plain")) == (
-        "MXLinear(in_features=96, out_features=40, bias=True, format=mxfp4, layout=plain, "
+    assert repr(mx.MXLinear(module("plain").weight, activations="mxfp4")) == (
+        "MXLinear(in_features=96, out_features=40, bias=False, format=mxfp4, layout=plain, "
         "rounding=even, activations=mxfp4)"
     )
 
@@ -165,7 +167,7 @@ def test_loading_leaves_the_state_dict_as_it_was():
 
 def test_a_skeleton_on_meta_loads_real_weights():
     source = module("plain")
-    skeleton = mx.MXLinear.from_linear(float_linear().to("meta"))
+    skeleton = mx.MXLinear.from_linear(float_linear().to("meta"), activations=source.activations)
     skeleton.load_state_dict(source.state_dict(), assign=True)
     assert torch.equal(skeleton(x_of(4)), source(x_of(4)))
 
@@ -324,11 +326,27 @@ def test_only_a_linear_layer_becomes_one():
 
 
 @pytest.mark.parametrize(
-    ("target", "expected"), [(None, "mxint8"), ("cpu", "mxint8"), ("gfx950", "mxfp4")]
+    ("target", "format", "expected"),
+    [
+        *((None, format, "mxint8") for format in ("mxfp4", "mxfp6", "mxfp8", "mxint8")),
+        *((target, "nvfp4", "bf16") for target in (None, "cpu", "cuda", "gfx950")),
+        *((target, "fp8_block", "fp8_block") for target in (None, "cpu", "cuda", "gfx950")),
+        *(("cuda", format, "bf16") for format in ("mxfp4", "mxfp6", "mxfp6_e3m2")),
+        *(("cuda", format, format) for format in ("mxfp8", "mxfp8_e5m2", "mxint8", "fp8")),
+        ("gfx950", "mxfp4", "mxfp6"),
+        *(("gfx950", format, format) for format in ("mxfp6", "mxfp6_e3m2", "mxfp8")),
+    ],
 )
-def test_activations_are_what_the_device_is_best_at(target, expected):
+def test_activations_are_what_the_device_is_best_at_and_never_four_bits(target, format, expected):
     linear = float_linear().cpu()
-    assert mx.MXLinear.from_linear(linear, device=target).activations == expected
+    module = mx.MXLinear.from_linear(linear, device=target, format=format)
+    assert module.activations == expected
+    if target in (None, "cpu"):
+        again = mx.MXLinear(module.weight)
+        assert again.activations == expected
+        x = x_of(3)
+        assert torch.equal(mx.linear(x, module.weight), again(x))
+        assert torch.equal(again(x), mx.linear(x, module.weight, activations=expected))
 
 
 def test_a_layer_that_reads_slowly_says_so():

@@ -120,8 +120,7 @@ def check_linear(
         and (bias is None or _is_common_bias(bias, w, device))
     ):
         try:
-            chosen = activations_for(w.device, w._format) if activations is None else activations
-            return table.modes[chosen, rounding], True, intercepted()
+            return table.modes[asked_or_best(activations, w), rounding], True, intercepted()
         except (KeyError, TypeError):
             pass
     if isinstance(x, MXTensor):
@@ -130,7 +129,7 @@ def check_linear(
     if not x.shape:
         raise _no_axis()
     check_weights(w, "w")
-    mode = _mode_on(w, activations, rounding)
+    mode = check_mode(asked_or_best(activations, w), rounding)
     check_together("x", x, "w", w.codes)
     if bias is not None:
         check_bias(bias, w)
@@ -257,10 +256,9 @@ def check_mode(activations: str, rounding: str) -> Mode:
     )
 
 
-def _mode_on(w: MXTensor, activations: str | None, rounding: str) -> Mode:
-    """Checks the same, where None stands for what the device of the weights is best at."""
-    chosen = activations_for(w.device, w.format) if activations is None else activations
-    return check_mode(chosen, rounding)
+def asked_or_best(activations: str | None, w: MXTensor) -> str:
+    """Returns the name of what activations become: None is what the device of `w` is best at."""
+    return activations_for(w.device, w._format) if activations is None else activations
 
 
 def mode_rounding(activations: str, rounding: str) -> str:
@@ -313,7 +311,7 @@ def check_grouped(  # noqa: PLR0917  as the operator has them
     """
     _check_rows(x, "[T, K], rows sorted by expert")
     _check_experts(w, "w", "[E, N, K]")
-    mode = _mode_on(w, activations, rounding)
+    mode = check_mode(asked_or_best(activations, w), rounding)
     check_together("x", x, "w", w.codes)
     if x.shape[1] != w.k:
         raise _disagreement("x", x.shape, "w", w)
@@ -347,7 +345,7 @@ def check_moe(  # noqa: PLR0917  as the operator has them
     _check_rows(x, "[T, H], a row for each token")
     _check_experts(w_gate_up, "w_gate_up", "[E, 2I, H]")
     _check_experts(w_down, "w_down", "[E, H, I]")
-    mode, gate = _mode_on(w_down, activations, rounding), check_gate(options)
+    mode, gate = check_mode(asked_or_best(activations, w_down), rounding), check_gate(options)
     for name, w in (("w_gate_up", w_gate_up), ("w_down", w_down)):
         check_together("x", x, name, w.codes)
     if x.shape[1] != w_gate_up.k:

@@ -29,6 +29,7 @@ from mx_kernels._core.protocol import KEPT, NO_CODE, QUANTIZED
 KEPT_FLOATS = "bf16"
 """The name of activations that stay floats, beside the names of the formats."""
 DEFAULT_FORMAT = "mxfp4"
+CDNA4 = "gfx950"
 DEFAULT_ROUNDING = "even"
 MAX_K = 1 << 60
 """More elements than any row has."""
@@ -239,9 +240,7 @@ class Facts:
 
         No format is any whose scales are bytes. Rows that do not fill its tiles stay plain.
         """
-        name = str(device).partition(":")[0]
-        if name == "cuda" and torch.version.hip and torch.cuda.is_available():
-            name = torch.cuda.get_device_properties(device).gcnArchName.split(":")[0]
+        name = device_name(device)
         found = next((row for row in self.layouts.values() if row.device == name != ""), None)
         if found and fmt:
             row = self.formats[fmt]
@@ -279,18 +278,33 @@ def weights_format(name: str) -> str:
         return name
 
 
+def device_name(device: str | torch.device) -> str:
+    """Returns "cpu", "cuda" or an AMD GPU's architecture, as the table of layouts has them."""
+    name = str(device).partition(":")[0]
+    if name == "cuda" and torch.version.hip and torch.cuda.is_available():
+        return torch.cuda.get_device_properties(device).gcnArchName.split(":")[0]
+    return name
+
+
 def activations_for(device: str | torch.device, weights: str = DEFAULT_FORMAT) -> str:
     """Returns what activations are best multiplied as on a device, by weights of a format.
 
-    A CPU multiplies four and eight bits at the same speed, and eight leave a tenth of the error;
-    the matrix cores of a GPU are faster with four. By FP8 with float scales, what its checkpoints
-    mean: the same; by NVFP4 floats, which every device multiplies exactly.
+    Four bits are for who asks for them: they cost a language model more than four-bit weights do,
+    where six and eight cost next to nothing. A CPU multiplies four and eight at the same speed,
+    CDNA4 four and six; NVIDIA GPUs keep floats, whose few rows they multiply fastest. By FP8 with
+    float scales, what its checkpoints mean: the same; by NVFP4 floats, which every device
+    multiplies exactly.
     """
     if (fmt := facts().formats[weights]).has_float_scales:
         return of_kind(fmt, 1)
+    name = device_name(device)
     if fmt.has_tensor_scales:
         return KEPT_FLOATS
-    return "mxint8" if str(device).partition(":")[0] == "cpu" else DEFAULT_FORMAT
+    if name == "cpu":
+        return "mxint8"
+    if name == CDNA4:
+        return "mxfp6" if weights == "mxfp4" else weights
+    return KEPT_FLOATS if fmt.element_bits < 8 else weights
 
 
 def unsupported(activations: str, weights: str, device, pairs) -> ValueError:

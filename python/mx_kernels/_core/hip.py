@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from mx_kernels._core import native as _native
-from mx_kernels._core.facts import KEPT_FLOATS, Format, Layout, ceil_to, facts, unsupported
+from mx_kernels._core.facts import CDNA4, KEPT_FLOATS, Format, Layout, ceil_to, facts, unsupported
 from mx_kernels._core.protocol import (
     ENCODED,
     KEPT,
@@ -44,7 +44,6 @@ from mx_kernels._core.protocol import (
     Right,
 )
 
-ARCHITECTURE = "gfx950"
 RUNTIME = "libamdhip64.so"
 ALIGNMENT = 16
 """Bytes of the widest access of a kernel."""
@@ -230,7 +229,7 @@ class Rocm:
             name = _format(given.format).name
             if name not in known:
                 raise ValueError(
-                    f"format: got {name!r}, which no {ARCHITECTURE} kernel quantizes to, expected "
+                    f"format: got {name!r}, which no {CDNA4} kernel quantizes to, expected "
                     f"{' or '.join(map(repr, sorted(known)))}"
                 )
             shape = given.rows, given.k
@@ -341,7 +340,7 @@ class Rocm:
         """Raises unless a product of these formats is among the pairs that have kernels."""
         names = KEPT_FLOATS if kind == KEPT else _format(left).name, _format(right).name
         if names not in pairs:
-            raise unsupported(*names, ARCHITECTURE, pairs)
+            raise unsupported(*names, CDNA4, pairs)
 
     def _queue(self, tensor: Tensor) -> tuple[int, int]:
         """Returns the handle of a tensor's device, which is opened once, and its stream."""
@@ -352,15 +351,15 @@ class Rocm:
     def _open(self, index: int) -> int:
         """Opens a device for the life of the process."""
         name = torch.cuda.get_device_properties(index).gcnArchName
-        if name.partition(":")[0] != ARCHITECTURE:
+        if name.partition(":")[0] != CDNA4:
             raise RuntimeError(
-                f"got device cuda:{index}, a {name}, expected {ARCHITECTURE}: there are no "
+                f"got device cuda:{index}, a {name}, expected {CDNA4}: there are no "
                 'kernels for other AMD GPUs; move tensors with .to("cpu")'
             )
         runtime = loaded_runtime()
         with self._lock:
             if self._native is None:
-                self._native = _native.load_extension(_native.hip_extension(ARCHITECTURE))
+                self._native = _native.load_extension(_native.hip_extension(CDNA4))
             if index not in self._devices:
                 functions = [getattr(runtime, function) for function in self._native.functions()]
                 addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
@@ -380,7 +379,7 @@ class Rocm:
         if kind not in self._products:
             with self._lock:
                 if kind not in self._products:
-                    native = _native.load_extension(extension_of(ARCHITECTURE, kind.defines()))
+                    native = _native.load_extension(extension_of(CDNA4, kind.defines()))
                     plan_for = None
                     if hasattr(native, "plan"):
                         plan_for = _native.planner(native, getattr(_native.gpu_plans(), choose))
@@ -434,7 +433,7 @@ def _stored_bytes(
 @cache
 def _preshuffled() -> Layout:
     """Returns the layout that the products want weights in."""
-    return facts().layout_for(ARCHITECTURE)
+    return facts().layout_for(CDNA4)
 
 
 def loaded_runtime() -> ctypes.CDLL:

@@ -7,12 +7,11 @@ from max.dtype import DType
 from max.graph import DeviceRef, Dim, StaticDim, TensorValue
 
 from mx_kernels._core.arrays import show
-from mx_kernels._core.facts import KEPT_FLOATS, Format, Layout, facts
+from mx_kernels._core.checks import check_mode
+from mx_kernels._core.facts import CDNA4, KEPT_FLOATS, Format, Layout, activations_for, facts
 from mx_kernels._core.native import gpu_plans
 
 CPU_REF = DeviceRef.CPU()
-CDNA4 = "gfx950"
-"""A GPU that takes weights in its own layout alone."""
 
 
 def check_value(value: TensorValue, name: str) -> None:
@@ -53,6 +52,15 @@ def check_device(value: TensorValue, name: str, device: DeviceRef, other: str) -
             f"{other} and {name}: got devices {device} and {value.device}, expected one device; "
             "move a tensor with ops.transfer_to"
         )
+
+
+def asked_or_best(activations: str | None, rounding: str, x: TensorValue, weights: str) -> str:
+    """Returns what x is multiplied as by weights of a format; None is the best of its device."""
+    if activations is None:
+        device = "cpu" if x.device == CPU_REF else _gpu_architecture()
+        activations = activations_for(device, weights)
+    check_mode(activations, rounding)
+    return activations
 
 
 def check_formats(value: TensorValue, what: str, *names: str, of_experts: bool = False) -> None:

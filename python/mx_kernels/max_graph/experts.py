@@ -9,14 +9,14 @@ from max.graph import DeviceRef, StaticDim, TensorValue, ops
 from mx_kernels._core.arrays import Array, show
 from mx_kernels._core.checks import (
     check_layer_shapes,
-    check_mode,
     check_routing_shapes,
 )
-from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
+from mx_kernels._core.facts import DEFAULT_ROUNDING
 from mx_kernels._core.gates import GateOptions, chosen_gate
 from mx_kernels.max_graph.calls import bias_of, call, float_dtype, number
 from mx_kernels.max_graph.checks import (
     CPU_REF,
+    asked_or_best,
     check_device,
     check_float_dtype,
     check_floats,
@@ -35,7 +35,7 @@ def grouped_linear(
     bias: TensorValue | Array | None = None,
     rounding: str = DEFAULT_ROUNDING,
     out_dtype=None,
-    activations: str = DEFAULT_FORMAT,
+    activations: str | None = None,
 ) -> TensorValue:
     """Multiplies each group of rows by its expert, as `mx_kernels.grouped_linear` does.
 
@@ -55,8 +55,8 @@ def grouped_linear(
             gfx950 GPU, which has no kernels for those formats or that layout.
     """
     k = _check_rows(x, "[T, K], rows sorted by expert")
-    check_mode(activations, rounding)
     w = _experts(w, "w", "[E, N, K]", x, k)
+    activations = asked_or_best(activations, rounding, x, w.format)
     check_formats(x, "activations and weights", activations, w.format, of_experts=True)
     _check_integers(group_sizes, "group_sizes", (DType.int32,), x.device)
     if list(group_sizes.shape) != w.lead[:1]:
@@ -90,7 +90,7 @@ def moe(
     apply_router_weight_on_input: bool = False,
     rounding: str = DEFAULT_ROUNDING,
     out_dtype=None,
-    activations: str = DEFAULT_FORMAT,
+    activations: str | None = None,
 ) -> TensorValue:
     """Computes a layer of experts, as `mx_kernels.moe` does; see there for all arguments.
 
@@ -124,11 +124,11 @@ def moe(
             those formats or that layout.
     """
     width = _check_rows(x, "[T, H], a row for each token")
-    check_mode(activations, rounding)
     gate = GateOptions(activation, interleaved, limit, alpha, beta, linear_beta)
     row, interleaved, *numbers = chosen_gate(gate)
     gate_up = _experts(w_gate_up, "w_gate_up", "[E, 2I, H]", x, width)
     down = _experts(w_down, "w_down", "[E, H, I]", x)
+    activations = asked_or_best(activations, rounding, x, down.format)
     for w in (gate_up, down):
         check_formats(x, "activations and weights", activations, w.format, of_experts=True)
     check_layer_shapes(gate_up.shape, down.shape, row)

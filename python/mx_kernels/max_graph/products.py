@@ -6,7 +6,7 @@ from max.dtype import DType
 from max.graph import TensorValue, ops
 
 from mx_kernels._core.arrays import Array, show
-from mx_kernels._core.checks import check_mode, check_rounding, check_rule, format_named
+from mx_kernels._core.checks import check_rounding, check_rule, format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, KEPT_FLOATS, facts
 from mx_kernels.max_graph.calls import (
     bias_of,
@@ -20,6 +20,7 @@ from mx_kernels.max_graph.calls import (
 )
 from mx_kernels.max_graph.checks import (
     CPU_REF,
+    asked_or_best,
     check_floats,
     check_formats,
     check_k,
@@ -120,7 +121,7 @@ def linear(
     bias: TensorValue | Array | None = None,
     rounding: str = DEFAULT_ROUNDING,
     out_dtype=None,
-    activations: str = DEFAULT_FORMAT,
+    activations: str | None = None,
 ) -> TensorValue:
     """Quantizes x and multiplies: x @ w.T + bias as [..., N], as `mx_kernels.linear` does.
 
@@ -130,16 +131,17 @@ def linear(
         bias: floats [N]: a tensor of the graph, or a torch tensor or NumPy array.
         rounding: how x is quantized: "floor", "even", "ceil" or "rceil".
         out_dtype: None is x's; else bfloat16, float16 or float32.
-        activations: what x is multiplied as: a format or "bf16", which takes no `rounding`; a
-            gfx950 GPU has kernels for some pairs, see `mx_kernels.explain`.
+        activations: what x is multiplied as: a format or "bf16", which takes no `rounding`; None
+            is the best of x's device, as in `mx_kernels.linear`. A gfx950 GPU has kernels for some
+            pairs, see `mx_kernels.explain`.
 
     Raises:
         TypeError: if x is not a float tensor of a graph, or w not a quantized one.
         ValueError: if shapes or layouts do not fit together, or a name is unknown.
     """
     k = check_floats(x, "x")
-    check_mode(activations, rounding)
     w = as_value(w, "w", x.device)
+    activations = asked_or_best(activations, rounding, x, w.format)
     check_weights(w, "w", k, "x", x.device)
     check_formats(x, "activations and weights", activations, w.format)
     dtype = x.dtype if out_dtype is None else out_dtype
