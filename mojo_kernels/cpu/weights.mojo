@@ -261,9 +261,7 @@ def decoding_of[Tiles: WeightTiles]() -> Decoding:
     """Returns what it takes to decode weights each time they are loaded."""
     comptime element = Tiles.format.element
     if Tiles.IS_FAST and element == Element.E2M1:
-        return (
-            Decoding.OF_SCALED_NIBBLES if Tiles.format.scale == Scale.E4M3 else Decoding.OF_NIBBLES
-        )
+        return Decoding.OF_NIBBLES
     if Tiles.IS_FAST and (element.is_integer() or element == Element.E2M3):
         return Decoding.OF_BYTES
     return Decoding.DEAR
