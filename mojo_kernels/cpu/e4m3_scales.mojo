@@ -1,11 +1,15 @@
-"""The E4M3 scales of tiles of weights as words, decoded for a stretch of K before codes are used.
+"""The E4M3 scales of tiles of weights, decoded for a stretch of K before its codes are used.
 
-    a scale as a float        its bits, with the exponent moved as `doublings` says
-    one that is looked up     1.m * 2**(e - 7) as e and m at a float's exponent, and m below
-                              zero and NaN as float bits, and 8 below
+Bytes of sixteen rows are turned to columns, sixteen at a time. A column becomes words, or stays:
 
-Of a sum of that word and one of a table of sixteen, which its lowest bits pick, the bits of a
-product can be made: what is a power of two is added to an exponent.
+    floats       float32 bits, `doublings` added to the exponent
+    looked up    1.m * 2**(e - 7): e and m where a float has them, and m again in the lowest bits;
+                 zero and NaN: a float's bits and 8
+    bytes        `halved` makes floats of them, 2**120 too small
+
+Words of regular scales, positive numbers that are not subnormal, take two instructions. A word
+that is looked up picks one of the sixteen of a factor's table (`products_by_word`); the sum of
+both is the bits of the product: what of a scale is a power of two is added to an exponent.
 """
 
 from layout import Coord
@@ -14,7 +18,7 @@ from std.memory import bitcast
 
 from ..numbers.decode import decode
 from ..numbers.elements import Element
-from ..numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
+from ..numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
 from ..numbers.formats import E4M3_BLOCK
 from ..numbers.scales import Scale
 from ..operands import Tiles, on_stack
@@ -24,9 +28,10 @@ from .weights import E4M3_COLUMNS, WeightTiles
 
 comptime _SHIFT = UInt32(F32_MANTISSA_BITS - Element.E4M3.mantissa_bits)
 comptime _FRACTION = UInt32((1 << Element.E4M3.mantissa_bits) - 1)
+comptime _SPECIAL = _FRACTION + 1
+"""What marks words that no table changes, and the least code of a regular number."""
 comptime BYTE_HALVINGS = F32_EXPONENT_BIAS - Element.E4M3.bias
 """How often a scale is halved whose exponent stands in a float's."""
-comptime _SPECIAL = _FRACTION + 1
 
 
 @always_inline
@@ -43,20 +48,25 @@ def products_by_word(factor: Float32) -> Words:
 @always_inline
 def _word[is_regular: Bool, is_looked_up: Bool, doublings: Int](codes: Words) -> Words:
     """Returns the words of numbers; if they are regular, they are positive and not subnormal."""
-    comptime FIELD_OFBYTE_HALVINGS = UInt32(BYTE_HALVINGS << F32_MANTISSA_BITS)
     comptime if is_regular and is_looked_up:
         return (codes << _SHIFT) | (codes & _FRACTION)
     elif is_regular:
         return (codes << _SHIFT) + UInt32((BYTE_HALVINGS + doublings) << F32_MANTISSA_BITS)
-    elif not is_looked_up:
-        return bitcast[DType.uint32, LANES](decode[Element.E4M3, doublings=doublings](codes))
     else:
         comptime NAN = UInt32(Element.E4M3.nan_code)
-        var bits = bitcast[DType.uint32, LANES](decode[Element.E4M3](codes))
+        comptime MAGNITUDE = UInt32(FloatBits[DType.float32].MAGNITUDE)
         var magnitudes = codes & UInt32(Element.E4M3.magnitude_mask())
-        var is_special = magnitudes.eq(0) | magnitudes.eq(NAN)
-        var words = bits - FIELD_OFBYTE_HALVINGS + ((bits >> _SHIFT) & _FRACTION)
-        return is_special.select(bits | _SPECIAL, words)
+        var is_nan = magnitudes.eq(NAN)
+        comptime DOUBLINGS = 0 if is_looked_up else doublings
+        var bits = bitcast[DType.uint32, LANES](decode[Element.E4M3, doublings=DOUBLINGS](codes))
+        # Every NaN is the same.
+        bits = is_nan.select(bits & MAGNITUDE, bits)
+        comptime if is_looked_up:
+            var words = bits - UInt32(BYTE_HALVINGS << F32_MANTISSA_BITS)
+            words += (bits >> _SHIFT) & _FRACTION
+            return (is_nan | magnitudes.eq(0)).select(bits | _SPECIAL, words)
+        else:
+            return bits
 
 
 @fieldwise_init
@@ -123,29 +133,27 @@ struct E4M3Stretch[blocks: Int, doublings: Int = 0, is_looked_up: Bool = False](
             weights.prefetch_e4m3(ahead, at.block + block)
         comptime COUNT = UInt8(UInt32(Element.E4M3.nan_code) - _SPECIAL)
         var last_square = weights.shape().k_blocks[Weights.format]() - Self.AT_ONCE
-        var tile, first_block = at.tile, at.block
-        comptime Quarter = SIMD[DType.uint8, STEP_BYTES]
-        var largest = Quarter(0)
+        var largest = SIMD[DType.uint8, STEP_BYTES](0)
         for block in range(0, num_blocks, Self.AT_ONCE if last_square >= 0 else 1):
             if last_square < 0:
-                var words = weights.e4m3_scales(tile, first_block + block)
+                var words = weights.e4m3_scales(at.tile, at.block + block)
                 comptime for part in range(Self.PARTS):
                     var bytes = (words >> UInt32(8 * part)).cast[DType.uint8]()
                     self.columns.store(Coord(Self.AT_ONCE + block, part, 0), bytes)
             else:
-                var start = min(first_block + block, last_square)
-                var square = weights.e4m3_columns(tile, start)
+                var start = min(at.block + block, last_square)
+                var square = weights.e4m3_columns(at.tile, start)
                 comptime for i in range(E4M3_COLUMNS * LANES // STEP_BYTES):
                     var quarter = square.slice[STEP_BYTES, offset=i * STEP_BYTES]()
                     largest = max(largest, quarter - UInt8(_SPECIAL))
-                self.columns.store(Coord(Self.AT_ONCE + start - first_block, 0, 0), square)
+                self.columns.store(Coord(Self.AT_ONCE + start - at.block, 0, 0), square)
         var are_regular = last_square >= 0 and largest.lt(COUNT).reduce_and()
         self.are_words.store(Coord(0), not (takes_bytes and are_regular))
-        if takes_bytes:
-            if not are_regular:
-                self._put[False, False](slot, num_blocks)
-        elif are_regular:
-            self._put[True, Self.is_looked_up](slot, num_blocks)
+        if are_regular:
+            if not takes_bytes:
+                self._put[True, Self.is_looked_up](slot, num_blocks)
+        elif takes_bytes:
+            self._put[False, False](slot, num_blocks)
         else:
             self._put[False, Self.is_looked_up](slot, num_blocks)
 

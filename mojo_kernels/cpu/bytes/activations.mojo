@@ -66,8 +66,6 @@ AVX2, N = K = 2880, one thread, 2026-11-22."""
 comptime STRETCH_BLOCKS = 16
 """Blocks of K that are multiplied at a time: the weights of a stretch, decoded,
 fit the first-level cache."""
-
-
 comptime FEW_ROWS = 4
 """Rows of a product whose scales are not looked up: memory is slower than products of floats."""
 comptime DOUBLED = bitcast[DType.float32](
