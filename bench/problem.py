@@ -81,6 +81,11 @@ class Problem:
         return mx.quantize(self.weight)
 
     @cached_property
+    def weight_nvfp4(self) -> mx.MXTensor:
+        """The weights in NVFP4, a tensor scale for each row."""
+        return mx.quantize(self.weight, format="nvfp4")
+
+    @cached_property
     def weight_q4(self) -> Q4Weights:
         """The weights in GGUF's Q4_0: the largest of a block becomes code 0 (that is -8)."""
         blocks = self.weight.view(self.shape.n, -1, Q4_0_BLOCK)

@@ -60,7 +60,10 @@ WITH_OWN_ROWS = {ACCURACY: "bench.accuracy", **SIMULATED}
 WIDER = {"mxfp8": 8, "mxfp8_e5m2": 8, "mxint8": 8, "mxfp6": 6}
 """Formats beside MXFP4 that activations can be rounded to, and the bits of a code."""
 QUANTIZERS = ("quantize", *(f"quantize {format}" for format in WIDER))
-PRODUCTS = ("matmul", "linear", "linear mxint8", "linear mxfp6", "linear mxfp8", "linear bf16")
+PRODUCTS = (
+    "matmul", "linear", "linear mxint8", "linear mxfp6", "linear nvfp4", "linear mxfp8",
+    "linear bf16",
+)  # fmt: skip
 OPS = (*QUANTIZERS, *PRODUCTS)
 
 

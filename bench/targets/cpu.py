@@ -42,6 +42,7 @@ OUR_PRODUCTS = {
     "linear": (OURS, "MXFP4 weights and MXFP4 activations"),
     "linear mxint8": (OURS, "MXFP4 weights and MXINT8 activations"),
     "linear mxfp6": (OURS, "MXFP4 weights and MXFP6 activations"),
+    "linear nvfp4": (OURS, "NVFP4 weights and NVFP4 activations"),
     "linear mxfp8": (OURS, "MXFP4 weights and MXFP8 activations"),
     "linear bf16": (OURS, "MXFP4 weights and bfloat16 activations"),
 }
@@ -153,17 +154,19 @@ class CpuBench:
 
     def _ours(self, problem: Problem) -> dict[str, Prepared]:
         x, weight = problem.x_bf16, mx.preshuffle(problem.weight_mx)
+        nvfp4 = mx.preshuffle(problem.weight_nvfp4)
         x_mx = mx.quantize(x)
         calls = {
             "matmul": lambda: mx.matmul(x_mx, weight),
             "linear": lambda: mx.linear(x, weight, activations="mxfp4"),
             "linear mxint8": lambda: mx.linear(x, weight, activations="mxint8"),
             "linear mxfp6": lambda: mx.linear(x, weight, activations="mxfp6"),
+            "linear nvfp4": lambda: mx.linear(x, nvfp4, activations="nvfp4"),
             "linear mxfp8": lambda: mx.linear(x, weight, activations="mxfp8"),
             "linear bf16": lambda: mx.linear(x, weight, activations="bf16"),
         }
-        weights = problem.weight_mx.dequantize
-        return {op: Prepared(calls[op], calls[op], weights) for op in self.products}
+        weights = dict.fromkeys(calls, problem.weight_mx) | {"linear nvfp4": problem.weight_nvfp4}
+        return {op: Prepared(calls[op], calls[op], weights[op].dequantize) for op in self.products}
 
     def _interleave(
         self, calls: Mapping[str, Callable], budget_s: float, ours: Collection[str]
@@ -194,7 +197,8 @@ class CpuBench:
             out_bytes = k * WIDER.get(format, 4) // 8 + k // BLOCK
             return self.roofline.least_us(num_bytes=m * (BF16_BYTES * k + out_bytes))
         x_bytes = packed_bytes if op == "matmul" else BF16_BYTES * k
-        num_bytes = m * x_bytes + n * packed_bytes + BF16_BYTES * m * n
+        w_bytes = packed_bytes + (k // BLOCK if op == "linear nvfp4" else 0)
+        num_bytes = m * x_bytes + n * w_bytes + BF16_BYTES * m * n
         if op in IN_BF16:
             return self.roofline.least_us(num_bytes=num_bytes, bf16_ops=shape.flops)
         return self.roofline.least_us(num_bytes=num_bytes, int8_ops=shape.flops)

@@ -82,8 +82,6 @@ struct Decoding(Equatable, TrivialRegisterPassable):
     """An instruction or two for each vector: integers as they lie in memory."""
     comptime OF_NIBBLES = Self(2)
     """The same, of half the memory."""
-    comptime OF_SCALED_NIBBLES = Self(3)
-    """The same where each group decodes scales, too: worth it for one group."""
 
 
 @fieldwise_init
@@ -109,8 +107,6 @@ struct GroupLimits(TrivialRegisterPassable):
         if decoding != Decoding.DEAR:
             var is_of_bytes = decoding == Decoding.OF_BYTES
             most = self.rows_of_bytes if is_of_bytes else self.rows_of_nibbles
-            if decoding == Decoding.OF_SCALED_NIBBLES:
-                most = self.in_registers
         var in_registers = rows <= most
         return RowGroups.of(rows, self.in_registers if in_registers else self.decoded, in_registers)
 

@@ -1,81 +1,179 @@
-"""The E4M3 scales of a tile of weights, decoded for a stretch of K before its codes are used."""
+"""The E4M3 scales of tiles of weights, decoded for a stretch of K before its codes are used.
+
+Bytes of sixteen rows are turned to columns, sixteen at a time. A column becomes words, or stays:
+
+    floats       float32 bits, `doublings` added to the exponent
+    looked up    1.m * 2**(e - 7): e and m where a float has them, and m again in the lowest bits;
+                 zero and NaN: a float's bits and 8
+    bytes        `halved` makes floats of them, 2**120 too small
+
+Words of regular scales, positive numbers that are not subnormal, take two instructions. A word
+that is looked up picks one of the sixteen of a factor's table (`products_by_word`); the sum of
+both is the bits of the product: what of a scale is a power of two is added to an exponent.
+"""
 
 from layout import Coord
+from std.math import iota
 from std.memory import bitcast
 
+from ..numbers.decode import decode
 from ..numbers.elements import Element
-from ..numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
+from ..numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
 from ..numbers.formats import E4M3_BLOCK
+from ..numbers.scales import Scale
 from ..operands import Tiles, on_stack
-from .vectors import BLOCK, LANES, Sums
+from .panel import PANEL_TILES, PanelTile, ScaleStretch, WeightPanel
+from .vectors import BLOCK, LANES, STEP_BYTES, Words
 from .weights import E4M3_COLUMNS, WeightTiles
 
-comptime E4M3_HALVINGS = 15 - Element.E4M3.bias
-"""How many times a number is halved whose bits stand in a float16's."""
+comptime _SHIFT = UInt32(F32_MANTISSA_BITS - Element.E4M3.mantissa_bits)
+comptime _FRACTION = UInt32((1 << Element.E4M3.mantissa_bits) - 1)
+comptime _SPECIAL = _FRACTION + 1
+"""What marks words that no table changes, and the least code of a regular number."""
+comptime BYTE_HALVINGS = F32_EXPONENT_BIAS - Element.E4M3.bias
+"""How often a scale is halved whose exponent stands in a float's."""
 
 
 @always_inline
-def _e4m3_as_float16[
-    width: SIMDLength
-](bytes: SIMD[DType.uint8, width]) -> SIMD[DType.float16, width]:
-    """Returns E4M3 numbers halved `E4M3_HALVINGS` times: their bits, on those of float16."""
-    comptime Bits = SIMD[DType.uint16, width]
-    comptime SHIFT = UInt16(10 - Element.E4M3.mantissa_bits)
-    comptime NAN = Bits(0x7E00)
-    var wide = bytes.cast[DType.uint16]()
-    var magnitudes = wide & UInt16(Element.E4M3.magnitude_mask())
-    var signs = (wide & UInt16(Element.E4M3.sign_code())) << 8
-    var is_nan = magnitudes.eq(Bits(UInt16(Element.E4M3.nan_code)))
-    return bitcast[DType.float16, width](is_nan.select(NAN, (magnitudes << SHIFT) | signs))
+def products_by_word(factor: Float32) -> Words:
+    """Returns the table that makes a word of a scale the bits of its product with a number."""
+    var places = iota[DType.uint32, LANES]()
+    var numbers = bitcast[DType.float32, LANES](
+        ((places & _FRACTION) << _SHIFT) + UInt32(BYTE_HALVINGS << F32_MANTISSA_BITS)
+    )
+    var products = bitcast[DType.uint32, LANES](numbers * factor) - (places << _SHIFT)
+    return places.ge(_SPECIAL).select(Words(0), products) - places
+
+
+@always_inline
+def _word[is_regular: Bool, is_looked_up: Bool, doublings: Int](codes: Words) -> Words:
+    """Returns the words of numbers; if they are regular, they are positive and not subnormal."""
+    comptime if is_regular and is_looked_up:
+        return (codes << _SHIFT) | (codes & _FRACTION)
+    elif is_regular:
+        return (codes << _SHIFT) + UInt32((BYTE_HALVINGS + doublings) << F32_MANTISSA_BITS)
+    else:
+        comptime NAN = UInt32(Element.E4M3.nan_code)
+        comptime MAGNITUDE = UInt32(FloatBits[DType.float32].MAGNITUDE)
+        var magnitudes = codes & UInt32(Element.E4M3.magnitude_mask())
+        var is_nan = magnitudes.eq(NAN)
+        comptime DOUBLINGS = 0 if is_looked_up else doublings
+        var bits = bitcast[DType.uint32, LANES](decode[Element.E4M3, doublings=DOUBLINGS](codes))
+        # Every NaN is the same.
+        bits = is_nan.select(bits & MAGNITUDE, bits)
+        comptime if is_looked_up:
+            var words = bits - UInt32(BYTE_HALVINGS << F32_MANTISSA_BITS)
+            words += (bits >> _SHIFT) & _FRACTION
+            return (is_nan | magnitudes.eq(0)).select(bits | _SPECIAL, words)
+        else:
+            return bits
 
 
 @fieldwise_init
-struct E4M3Stretch[blocks: Int](TrivialRegisterPassable):
-    """The E4M3 scales of a tile in a stretch of K, as float32: [block, part, 16]."""
+struct E4M3Stretch[blocks: Int, doublings: Int = 0, is_looked_up: Bool = False](ScaleStretch):
+    """The E4M3 scales of a panel in a stretch of K, as words: [block, tile, part, 16]."""
 
     comptime PARTS = BLOCK // E4M3_BLOCK
+    comptime AT_ONCE = E4M3_COLUMNS // Self.PARTS
+    """Blocks of a square; as much lies before the stretch, for squares that end where K does."""
 
-    var numbers: Tiles[DType.float32, Self.blocks, Self.PARTS, LANES]
+    comptime BLOCKS = Self.blocks + Self.AT_ONCE
+
+    var words: Tiles[DType.uint32, Self.BLOCKS, PANEL_TILES, Self.PARTS, LANES]
+    var columns: Tiles[DType.uint8, Self.BLOCKS, Self.PARTS, LANES]
+    """The bytes of a tile."""
+    var are_words: Tiles[DType.bool, 1]
+    """Whether what counts is the words, and not the bytes of one tile."""
 
     @staticmethod
     @always_inline
     def on_stack() -> Self:
         """Returns memory that lives as long as the calling function."""
-        return Self(on_stack[DType.float32, Self.blocks, Self.PARTS, LANES]())
+        return Self(
+            on_stack[DType.uint32, Self.BLOCKS, PANEL_TILES, Self.PARTS, LANES](),
+            on_stack[DType.uint8, Self.BLOCKS, Self.PARTS, LANES](),
+            on_stack[DType.bool, 1](),
+        )
 
     @always_inline
     def decode[
-        Weights: WeightTiles, doublings: Int
-    ](self, tiles: Weights, tile: Int, first_block: Int, num_blocks: Int):
-        """Decodes the scales of some blocks, times 2**doublings.
+        Weights: WeightTiles
+    ](
+        self,
+        panel: WeightPanel[Weights],
+        first_tile: Int,
+        last_tile: Int,
+        num_blocks: Int,
+        takes_bytes: Bool = False,
+    ):
+        """Decodes the scales of some tiles in the first `num_blocks` blocks, if they are E4M3;
+        those of one tile may stay bytes where they are regular.
 
         As a call it would be taken for one that writes nothing, and loads go ahead of it.
         """
-        comptime AT_ONCE = E4M3_COLUMNS // Self.PARTS
-        var block = 0
-        while block < num_blocks:
-            var at = first_block + block
-            if block + AT_ONCE <= num_blocks:
-                var halves = _e4m3_as_float16(tiles.e4m3_columns(tile, at))
-                comptime for i in range(E4M3_COLUMNS):
-                    self._store[doublings](block, i, halves.slice[LANES, offset=i * LANES]())
-                block += AT_ONCE
-            else:
-                var words = tiles.e4m3_scales(tile, at)
+        comptime if Weights.format.scale == Scale.E4M3:
+            for slot in range(first_tile, last_tile):
+                var at, ahead = panel.place(slot, 0), panel.order.at(panel.panel + 1, slot)
+                self.decode_tile(panel.tiles, at, slot, num_blocks, ahead, takes_bytes)
+
+    @always_inline
+    def decode_tile[
+        Weights: WeightTiles
+    ](
+        self,
+        weights: Weights,
+        at: PanelTile,
+        slot: Int,
+        num_blocks: Int,
+        ahead: Int,
+        takes_bytes: Bool = False,
+    ):
+        """Decodes the scales of some blocks of a tile, and asks for those of a tile ahead."""
+        for block in range(num_blocks):
+            weights.prefetch_e4m3(ahead, at.block + block)
+        comptime COUNT = UInt8(UInt32(Element.E4M3.nan_code) - _SPECIAL)
+        var last_square = weights.shape().k_blocks[Weights.format]() - Self.AT_ONCE
+        var largest = SIMD[DType.uint8, STEP_BYTES](0)
+        for block in range(0, num_blocks, Self.AT_ONCE if last_square >= 0 else 1):
+            if last_square < 0:
+                var words = weights.e4m3_scales(at.tile, at.block + block)
                 comptime for part in range(Self.PARTS):
                     var bytes = (words >> UInt32(8 * part)).cast[DType.uint8]()
-                    self._store[doublings](block, part, _e4m3_as_float16(bytes))
-                block += 1
+                    self.columns.store(Coord(Self.AT_ONCE + block, part, 0), bytes)
+            else:
+                var start = min(at.block + block, last_square)
+                var square = weights.e4m3_columns(at.tile, start)
+                comptime for i in range(E4M3_COLUMNS * LANES // STEP_BYTES):
+                    var quarter = square.slice[STEP_BYTES, offset=i * STEP_BYTES]()
+                    largest = max(largest, quarter - UInt8(_SPECIAL))
+                self.columns.store(Coord(Self.AT_ONCE + start - at.block, 0, 0), square)
+        var are_regular = last_square >= 0 and largest.lt(COUNT).reduce_and()
+        self.are_words.store(Coord(0), not (takes_bytes and are_regular))
+        if are_regular:
+            if not takes_bytes:
+                self._put[True, Self.is_looked_up](slot, num_blocks)
+        elif takes_bytes:
+            self._put[False, False](slot, num_blocks)
+        else:
+            self._put[False, Self.is_looked_up](slot, num_blocks)
 
     @always_inline
-    def _store[doublings: Int](self, block: Int, column: Int, halves: SIMD[DType.float16, LANES]):
-        comptime FACTOR = bitcast[DType.float32](
-            UInt32((F32_EXPONENT_BIAS + E4M3_HALVINGS + doublings) << F32_MANTISSA_BITS)
-        )
-        var numbers = halves.cast[DType.float32]() * FACTOR
-        self.numbers.store(Coord(block + column // Self.PARTS, column % Self.PARTS, 0), numbers)
+    def _put[are_regular: Bool, are_looked_up: Bool](self, slot: Int, num_blocks: Int):
+        """Stores the words of the columns of a tile."""
+        comptime word = _word[are_regular, are_looked_up, Self.doublings]
+        for block in range(num_blocks):
+            comptime for part in range(Self.PARTS):
+                var codes = self.columns.load[width=LANES](Coord(Self.AT_ONCE + block, part, 0))
+                var words = word(codes.cast[DType.uint32]())
+                self.words.store(Coord(Self.AT_ONCE + block, slot, part, 0), words)
 
     @always_inline
-    def of(self, block: Int, part: Int) -> Sums:
-        """Returns the scales of a part of a block."""
-        return self.numbers.load[width=LANES](Coord(block, part, 0))
+    def of(self, slot: Int, block: Int, part: Int) -> Words:
+        """Returns the scales of a part of a block of a tile."""
+        return self.words.load[width=LANES](Coord(block + Self.AT_ONCE, slot, part, 0))
+
+    @always_inline
+    def halved(self, block: Int, part: Int) -> Words:
+        """Returns scales that stayed bytes as floats, halved `BYTE_HALVINGS` times."""
+        var codes = self.columns.load[width=LANES](Coord(block + Self.AT_ONCE, part, 0))
+        return codes.cast[DType.uint32]() << _SHIFT

@@ -129,16 +129,21 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
         comptime MAY_BE_DIRECT = Self.Product.TAKES_E4M3_IN_REGISTERS or not HAS_E4M3
         comptime if MAY_BE_DIRECT and decoding_of[Self.Tiles]() != Decoding.DEAR:
             if groups.in_registers:
-                # The blocks of a single group are contiguous across stretches.
-                var is_whole = groups.count == 1 and not HAS_E4M3
-                var step = k_blocks if is_whole else STRETCH_BLOCKS
-                for first_block in range(0, k_blocks, step):
-                    var panel = self._panel(panel_idx, first_block)
-                    var num_blocks = min(step, k_blocks - first_block)
-                    for group in range(first_group, last_group):
-                        var sums_row = groups.start(group) - first_row
-                        var part = PanelPart(group, first_block, num_blocks, sums, sums_row)
-                        self._add(groups.size(group), part, panel)
+                # The blocks of a single group are contiguous across stretches. So are those of a
+                # tile in memory, one tile after the other.
+                var step, tiles = STRETCH_BLOCKS, PANEL_TILES
+                if groups.count == 1:
+                    step, tiles = Self.Product.SCALES_BLOCKS if HAS_E4M3 else k_blocks, 1
+                var scales = Self.Product.Scales.on_stack()
+                for tile in range(0, PANEL_TILES, tiles):
+                    for first_block in range(0, k_blocks, step):
+                        var panel = self._panel(panel_idx, first_block)
+                        var num_blocks = min(step, k_blocks - first_block)
+                        scales.decode(panel, tile, tile + tiles, num_blocks, self.a.takes_bytes())
+                        for group in range(first_group, last_group):
+                            var sums_row = groups.start(group) - first_row
+                            var part = PanelPart(group, first_block, num_blocks, sums, sums_row)
+                            self._add(groups.size(group), part, panel, scales, tile, tile + tiles)
                 return
 
         var decoded = Self.Product.Decoded.on_stack()
@@ -151,12 +156,20 @@ struct MatmulPanels[Product: PanelProduct, Tiles: WeightTiles](Work):
                 var part = PanelPart(group, first_block, num_blocks, sums, sums_row)
                 self._add_decoded(groups.size(group), part, decoded)
 
-    def _add(self, num_rows: Int, part: PanelPart, panel: WeightPanel[Self.Tiles]):
+    def _add(
+        self,
+        num_rows: Int,
+        part: PanelPart,
+        panel: WeightPanel[Self.Tiles],
+        scales: Self.Product.Scales,
+        first_tile: Int,
+        last_tile: Int,
+    ):
         """Adds a part of some rows, decoding weights in registers."""
         comptime for size in range(1, Self.Product.LIMITS.in_registers + 1):
             if num_rows == size:
-                for tile in range(PANEL_TILES):
-                    self.a.add[size](part, tile, panel)
+                for tile in range(first_tile, last_tile):
+                    self.a.add[size](part, tile, panel, scales)
 
     def _add_decoded(self, num_rows: Int, part: PanelPart, decoded: Self.Product.Decoded):
         """Adds a part of some rows, weights decoded beforehand."""

@@ -144,6 +144,29 @@ trait DecodedStretch(TrivialRegisterPassable):
         ...
 
 
+trait ScaleStretch(TrivialRegisterPassable):
+    """Memory for the scales of a stretch of a panel, decoded before its codes are used."""
+
+    @staticmethod
+    def on_stack() -> Self:
+        """Returns memory that lives as long as the calling function."""
+        ...
+
+    def decode[
+        Tiles: WeightTiles
+    ](
+        self,
+        panel: WeightPanel[Tiles],
+        first_tile: Int,
+        last_tile: Int,
+        num_blocks: Int,
+        takes_bytes: Bool,
+    ):
+        """Decodes the scales of some tiles in the first `num_blocks` blocks, if they take it;
+        those of one tile may stay bytes."""
+        ...
+
+
 @fieldwise_init
 struct PanelPart(TrivialRegisterPassable):
     """A group of rows and some blocks along K: what is multiplied at a time."""
@@ -168,6 +191,10 @@ trait PanelProduct(TrivialRegisterPassable):
     """Blocks of K that are decoded at a time: they fit the first-level cache."""
     comptime Decoded: DecodedStretch
     """Where a stretch of weights is decoded to."""
+    comptime Scales: ScaleStretch
+    """Where E4M3 scales are decoded to beside weights in registers."""
+    comptime SCALES_BLOCKS: Int
+    """Blocks of K whose E4M3 scales are decoded at a time for a single group."""
     comptime TAKES_E4M3_IN_REGISTERS: Bool
     """Whether codes under E4M3 scales may be decoded in registers, those a stretch at a time."""
     comptime HAS_ROW_FACTORS: Bool
@@ -193,12 +220,16 @@ trait PanelProduct(TrivialRegisterPassable):
 
     def add[
         num_rows: Int, Tiles: WeightTiles
-    ](self, part: PanelPart, tile: Int, panel: WeightPanel[Tiles]):
+    ](self, part: PanelPart, tile: Int, panel: WeightPanel[Tiles], e4m3: Self.Scales):
         """Adds a part for one tile of the panel, decoding it in registers."""
         ...
 
     def add_decoded[num_rows: Int](self, part: PanelPart, decoded: Self.Decoded):
         """Adds a part for all tiles of a panel."""
+        ...
+
+    def takes_bytes(self) -> Bool:
+        """Says whether `add` wants the E4M3 scales of a tile as bytes."""
         ...
 
     def row_factor(self, row: Int) -> Float32:

@@ -7,9 +7,11 @@ odd; of the others `four_codes` gives neighbours, a byte each.
 """
 
 from layout import Coord
+from std.collections import Array
 from std.math import iota
 from std.memory import bitcast
 from std.sys.intrinsics import PrefetchOptions, prefetch
+from std.utils import IndexList
 
 from ..layouts import (
     GRANULE_BYTES,
@@ -107,25 +109,57 @@ def e4m3_words[
     return words
 
 
+comptime E4M3Square = SIMD[DType.uint8, E4M3_COLUMNS * LANES]
+"""Sixteen columns of a byte a row."""
+
+
 @always_inline
 def e4m3_columns[
     Layout: OperandLayout, format: Format
-](operand: Operand[Layout, format], tile: Int, block: Int) -> SIMD[
-    DType.uint8, E4M3_COLUMNS * LANES
-]:
-    """Returns the E4M3 scales of a tile from some block on, sixteen columns of a byte a row."""
-    comptime assert E4M3_COLUMNS == LANES, "a square, which is turned by halves"
-    var last, columns = operand.shape.rows - 1, SIMD[DType.uint8, E4M3_COLUMNS * LANES](0)
-    comptime for lane in range(LANES):
-        var row = min(tile * LANES + lane, last)
-        var at = operand.e4m3_offset(row, block * format.block_k)
+](operand: Operand[Layout, format], tile: Int, block: Int) -> E4M3Square:
+    """Returns the E4M3 scales of a tile from some block on: rows of bytes, turned to columns."""
+    comptime assert E4M3_COLUMNS == LANES, "a square"
+    var last = operand.shape.rows - 1
+    var rows = Array[SIMD[DType.uint8, STEP_BYTES], 4](fill=0)
+    comptime for row in range(LANES):
+        var at = operand.e4m3_offset(min(tile * LANES + row, last), block * format.block_k)
         var bytes = operand.scales.load[width=E4M3_COLUMNS, alignment=1](Coord(at))
-        columns = columns.insert[offset=lane * E4M3_COLUMNS](bytes)
-    # Even places before odd ones: the lowest bit of a place becomes the highest, four times.
-    comptime for _ in range(4):
-        var halves = columns.deinterleave()
-        columns = rebind[type_of(columns)](halves[0].join(halves[1]))
+        rows[row % 4] = rows[row % 4].insert[offset=row // 4 * E4M3_COLUMNS](bytes)
+    # Pairs of rows, then four; what is left is to turn words of four rows.
+    var columns = E4M3Square(0)
+    comptime for half in range(2):
+        var lower = bitcast[DType.uint16, STEP_BYTES // 2](_zip_quarters[half](rows[0], rows[1]))
+        var upper = bitcast[DType.uint16, STEP_BYTES // 2](_zip_quarters[half](rows[2], rows[3]))
+        comptime for quarter in range(2):
+            var four = _zip_quarters[quarter](lower, upper)
+            var words = bitcast[DType.uint32, LANES](four).shuffle[_turned()]()
+            comptime at = (2 * half + quarter) * STEP_BYTES
+            columns = columns.insert[offset=at](bitcast[DType.uint8, STEP_BYTES](words))
     return columns
+
+
+@always_inline
+def _zip_quarters[
+    dtype: DType, width: SIMDLength, //, half: Int
+](a: SIMD[dtype, width], b: SIMD[dtype, width]) -> SIMD[dtype, width]:
+    """Returns elements of `a` and `b` by turns: a half of each quarter, which is an instruction."""
+    return a.shuffle[_zipped[width, half]()](b)
+
+
+def _zipped[width: Int, half: Int]() -> IndexList[width]:
+    var source = IndexList[width]()
+    for i in range(width):
+        var quarter, place = divmod(i, width // 4)
+        source[i] = quarter * (width // 4) + half * (width // 8) + place // 2 + i % 2 * width
+    return source
+
+
+def _turned() -> IndexList[LANES]:
+    """Returns where the words of a square of four by four come from."""
+    var source = IndexList[LANES]()
+    for i in range(LANES):
+        source[i] = i % 4 * 4 + i // 4
+    return source
 
 
 comptime GranuleWords = SIMD[DType.uint32, GRANULE_RUNS * LANES]
@@ -153,6 +187,16 @@ def prefetch_tile[
     var codes = operand.code_offset(tile * LANES, block * format.block_bytes())
     comptime for j in range(runs_of[format]):
         prefetch_line(operand.codes, codes + j * STEP_BYTES)
+
+
+@always_inline
+def prefetch_e4m3[
+    Layout: OperandLayout, format: Format
+](operand: Operand[Layout, format], tile: Int, block: Int):
+    """Asks for a part of the E4M3 scales of a tile: rows follow each other, so parts need not be
+    those of a block."""
+    comptime BYTES = format.block_k // E4M3_BLOCK * LANES
+    prefetch_line(operand.scales, operand.e4m3_offset(tile * LANES, 0) + block * BYTES)
 
 
 trait WeightTiles(TrivialRegisterPassable):
@@ -192,7 +236,7 @@ trait WeightTiles(TrivialRegisterPassable):
         """Returns the E4M3 scales of a tile in one block, of formats that have such."""
         ...
 
-    def e4m3_columns(self, tile: Int, block: Int) -> SIMD[DType.uint8, E4M3_COLUMNS * LANES]:
+    def e4m3_columns(self, tile: Int, block: Int) -> E4M3Square:
         """Returns those of so many scales of each row, from a block on that is not near the end."""
         ...
 
@@ -208,14 +252,16 @@ trait WeightTiles(TrivialRegisterPassable):
         """Asks for the codes of a tile in one block; past the tile's last, for what follows it."""
         ...
 
+    def prefetch_e4m3(self, tile: Int, block: Int):
+        """Asks for a part of the E4M3 scales of a tile, as many as a block has."""
+        ...
+
 
 def decoding_of[Tiles: WeightTiles]() -> Decoding:
     """Returns what it takes to decode weights each time they are loaded."""
     comptime element = Tiles.format.element
     if Tiles.IS_FAST and element == Element.E2M1:
-        return (
-            Decoding.OF_SCALED_NIBBLES if Tiles.format.scale == Scale.E4M3 else Decoding.OF_NIBBLES
-        )
+        return Decoding.OF_NIBBLES
     if Tiles.IS_FAST and (element.is_integer() or element == Element.E2M3):
         return Decoding.OF_BYTES
     return Decoding.DEAR
@@ -273,7 +319,7 @@ struct CpuTiles[weight_format: Format](WeightTiles):
         return e4m3_words(self.operand, tile, block)
 
     @always_inline
-    def e4m3_columns(self, tile: Int, block: Int) -> SIMD[DType.uint8, E4M3_COLUMNS * LANES]:
+    def e4m3_columns(self, tile: Int, block: Int) -> E4M3Square:
         """Returns those of so many scales of each row."""
         return e4m3_columns(self.operand, tile, block)
 
@@ -311,6 +357,11 @@ struct CpuTiles[weight_format: Format](WeightTiles):
     def prefetch(self, tile: Int, block: Int):
         """Asks for the codes of a tile in one block."""
         prefetch_tile(self.operand, tile, block)
+
+    @always_inline
+    def prefetch_e4m3(self, tile: Int, block: Int):
+        """Asks for a part of the E4M3 scales of a tile."""
+        prefetch_e4m3(self.operand, tile, block)
 
 
 @always_inline
@@ -398,7 +449,7 @@ struct GranuleTiles[Reader: GranuleReader, weight_format: Format](WeightTiles):
         return e4m3_words(self.operand, tile, block)
 
     @always_inline
-    def e4m3_columns(self, tile: Int, block: Int) -> SIMD[DType.uint8, E4M3_COLUMNS * LANES]:
+    def e4m3_columns(self, tile: Int, block: Int) -> E4M3Square:
         return e4m3_columns(self.operand, tile, block)
 
     @always_inline
@@ -412,6 +463,10 @@ struct GranuleTiles[Reader: GranuleReader, weight_format: Format](WeightTiles):
     @always_inline
     def prefetch(self, tile: Int, block: Int):
         Self.Reader.prefetch(self.operand, tile, block)
+
+    @always_inline
+    def prefetch_e4m3(self, tile: Int, block: Int):
+        prefetch_e4m3(self.operand, tile, block)
 
 
 def tile_window[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> ScaleWindow:
@@ -430,7 +485,9 @@ def tile_window[Tiles: WeightTiles](tiles: Tiles, tile: Int) -> ScaleWindow:
 @always_inline
 def _scale_stride[Layout: OperandLayout, format: Format](operand: Operand[Layout, format]) -> Int:
     """Returns how many blocks share their scales."""
-    comptime if format.scale.has_float():
+    comptime if format.scale == Scale.E4M3:
+        return operand.shape.k_blocks[format]()
+    elif format.scale.has_float():
         return 1 << (operand.block.k_bits - format.block().k_bits)
     else:
         return 1

@@ -29,19 +29,34 @@ from ...layouts import OperandShape, Plain
 from ...numbers.decode import decode
 from ...numbers.elements import Element
 from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
-from ...numbers.formats import Format
+from ...numbers.formats import E4M3_BLOCK, Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN
 from ...operands import Bytes, Flat, Matrix, Operand, beyond
 from ..block_order import BlockOrder, Decoding, GroupLimits, RowGroups
-from ..encode import E4M3_SCALES, EncodedBlock, FloatScaledBlock, carry_of, encode_block
+from ..e4m3_scales import BYTE_HALVINGS, products_by_word
+from ..encode import (
+    E4M3Scales,
+    E4M3_SCALES,
+    EncodedBlock,
+    FloatScaledBlock,
+    carry_of,
+    encode_block,
+)
 from ..quantize import groups_per_task
 from ..ranges import RangeWork, RowRange, RowSources
 from ..scaled_rows import ScaledRows
 from ..scratch import Scratch, padded
-from ..vectors import BLOCK
+from ..vectors import BLOCK, LANES
 from ..window import RowWindows, ScaleWindow, float_scale_ends
-from .integers import ScaleKinds, in_order_of, integers_of, largest_integer, unit_shift
+from .integers import (
+    ScaleKinds,
+    ScaleProduct,
+    in_order_of,
+    integers_of,
+    largest_integer,
+    unit_shift,
+)
 
 comptime LIMITS = GroupLimits(12, 36, 36, 6) if CompilationTarget.has_avx512f() else GroupLimits(
     3, 6, 6, 2
@@ -51,6 +66,19 @@ AVX2, N = K = 2880, one thread, 2026-11-22."""
 comptime STRETCH_BLOCKS = 16
 """Blocks of K that are multiplied at a time: the weights of a stretch, decoded,
 fit the first-level cache."""
+comptime FEW_ROWS = 4
+"""Rows of a product whose scales are not looked up: memory is slower than products of floats."""
+comptime DOUBLED = bitcast[DType.float32](
+    UInt32(
+        (F32_EXPONENT_BIAS + BYTE_HALVINGS - 2 * unit_shift[Element.E2M1]()) << F32_MANTISSA_BITS
+    )
+)
+"""What scales of rows are multiplied by then: both units, and what scales of columns lack."""
+comptime _NUM_TABLES = 256
+
+
+def _table_words(scales: ScaleKinds) -> Int:
+    return _NUM_TABLES * LANES if scales.product() == ScaleProduct.LOOKED_UP else 0
 
 
 @fieldwise_init
@@ -66,8 +94,10 @@ struct ExpandedRows(TrivialRegisterPassable):
     var values: Flat[DType.int8]
     """The elements as integers, 32 for each block."""
     var exponents: Flat[DType.uint32]
-    """The exponent of each block's scale times the unit, or the bits of that as a float; of zeros
-    the exponent 0."""
+    """The exponent of each block's scale times the unit, or the bits of that as a float, or where
+    its table begins; of zeros the exponent 0."""
+    var tables: Flat[DType.uint32]
+    """What makes products of each scale and those of columns, if they are looked up."""
     var corrections: Flat[DType.int32]
     """Minus the sum of each block's values times the weights' offset."""
     var per_block: Int
@@ -91,6 +121,7 @@ struct ExpandedRows(TrivialRegisterPassable):
             + padded[DType.float32](shape.rows if scales.left else 0)
             + padded[DType.uint8](blocks)
             + RowWindows.num_bytes(shape.rows)
+            + padded[DType.uint32](_table_words(scales))
         )
 
     @staticmethod
@@ -109,6 +140,7 @@ struct ExpandedRows(TrivialRegisterPassable):
             LIMITS.cut(shape.rows, decoding),
             scratch.carve[DType.int8](blocks * BLOCK),
             scratch.carve[DType.uint32](blocks * scales.per_block()),
+            scratch.carve[DType.uint32](_table_words(scales)),
             scratch.carve[DType.int32](blocks * scales.per_block()),
             scales.per_block(),
             scratch.carve[DType.float32](shape.rows if scales.left else 0),
@@ -127,6 +159,7 @@ struct ExpandedRows(TrivialRegisterPassable):
             LIMITS.cut(rows.count, self.decoding),
             beyond(self.values, first_block * BLOCK),
             beyond(self.exponents, first_block * self.per_block),
+            self.tables,
             beyond(self.corrections, first_block * self.per_block),
             self.per_block,
             beyond(self.tensor_scales, rows.first),
@@ -150,7 +183,7 @@ struct ExpandedRows(TrivialRegisterPassable):
 
         # A block of zeros may have any scale; the product must only be finite.
         comptime UNIT_BIAS = UInt32(E8M0_BIAS + unit_shift[left.element]())
-        comptime if scales.are_floats():
+        comptime if scales.product() == ScaleProduct.OF_FLOATS:
             comptime UNIT = UInt32(unit_shift[left.element]())
             var scale = encoded.scale.cast[DType.uint32]()
             var bits = (max(scale, UNIT + 1) - UNIT) << F32_MANTISSA_BITS
@@ -168,12 +201,59 @@ struct ExpandedRows(TrivialRegisterPassable):
         left: Format, right: Element, scales: ScaleKinds
     ](self, index: Int, encoded: FloatScaledBlock[left]):
         """Stores one block under E4M3 scales at its place."""
+        # What zero multiplies becomes zeros under one.
+        comptime ONE = E4M3Scales(Element.E4M3.bias << Element.E4M3.mantissa_bits)
+        var is_zero = (encoded.scales & UInt8(Element.E4M3.magnitude_mask())).eq(0)
+        var kept = is_zero.select(E4M3Scales(0), E4M3Scales(255))
         var codes = rebind[SIMD[DType.uint8, BLOCK]](encoded.codes)
+        comptime for i in range(E4M3_SCALES):
+            var part = codes.slice[E4M3_BLOCK, offset=i * E4M3_BLOCK]() & kept[i]
+            codes = codes.insert[offset=i * E4M3_BLOCK](part)
         self.put_codes[left.element, right, scales](index, codes)
-        comptime UNIT = Float32(1) / Float32(1 << unit_shift[left.element]())
-        var factors = decode[Element.E4M3](encoded.scales.cast[DType.uint32]()) * UNIT
-        var bits = bitcast[DType.uint32, E4M3_SCALES](factors)
-        self.exponents.store[alignment=4](Coord(index * E4M3_SCALES), bits)
+
+        var words = is_zero.select(ONE, encoded.scales).cast[DType.uint32]()
+        if self.are_looked_up[scales]():
+            words *= LANES
+        else:
+            comptime UNIT = Float32(1) / Float32(1 << unit_shift[left.element]())
+            comptime FACTOR = DOUBLED if scales.product() == ScaleProduct.LOOKED_UP else UNIT
+            words = bitcast[DType.uint32, E4M3_SCALES](decode[Element.E4M3](words) * FACTOR)
+            comptime if scales.product() == ScaleProduct.OF_EXPONENTS:
+                words -= UInt32(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
+        self.exponents.store[alignment=4](Coord(index * E4M3_SCALES), words)
+
+    @always_inline
+    def scale_of[left: Element, scales: ScaleKinds](self, index: Int) -> Float32:
+        """Returns an E4M3 scale times the unit."""
+        var word = self.exponents.load[width=1](Coord(index))
+        comptime UNIT = Float32(1) / Float32(1 << unit_shift[left]())
+        if self.are_looked_up[scales]():
+            return decode[Element.E4M3](word // LANES) * UNIT
+        comptime if scales.product() == ScaleProduct.LOOKED_UP:
+            return bitcast[DType.float32](word) * (UNIT / DOUBLED)
+        elif scales.product() == ScaleProduct.OF_EXPONENTS:
+            word += UInt32(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
+        return bitcast[DType.float32](word)
+
+    @always_inline
+    def takes_bytes(self) -> Bool:
+        """Says whether all rows are so few that scales of columns stay bytes."""
+        return self.groups.in_registers and self.groups.rows <= FEW_ROWS
+
+    @always_inline
+    def are_looked_up[scales: ScaleKinds](self) -> Bool:
+        """Says whether products of scales are in tables."""
+        comptime if scales.product() == ScaleProduct.LOOKED_UP:
+            return not self.takes_bytes()
+        else:
+            return False
+
+    def make_tables[left: Element, right: Element](self):
+        """Fills the tables of all scales: of products with the units of both sides."""
+        comptime UNITS = Float32(1) / Float32(1 << (unit_shift[left]() + unit_shift[right]()))
+        for code in range(_NUM_TABLES):
+            var factor = decode[Element.E4M3](UInt32(code)) * UNITS
+            self.tables.store(Coord(code * LANES), products_by_word(factor))
 
     @always_inline
     def put_codes[

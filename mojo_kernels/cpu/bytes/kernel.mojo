@@ -91,6 +91,8 @@ def _launch_pair[
     var shape = OperandShape(problem.ranges.rows, problem.k)
     var decoding = decoding_of(problem.experts.right)
     var activations = ExpandedRows.carve(shape, decoding, unit_shift[LEFT](), SCALES, scratch)
+    if activations.are_looked_up[SCALES]():
+        activations.make_tables[LEFT, RIGHT]()
     _prepare[known, left, FORMATS[right]](problem, activations, team)
     var product = ByteProduct[REACH, SCALES](activations)
     multiply_panels[known, FORMATS[right].kin()](product, problem, team)

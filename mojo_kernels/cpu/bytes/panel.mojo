@@ -13,6 +13,7 @@ floats, exactly, and the product of both tensor scales multiplies the sum over K
 from layout import Coord
 from std.collections import Array
 from std.memory import bitcast
+from std.sys.intrinsics import llvm_intrinsic
 
 from ...layouts import OperandShape
 from ...numbers.decode import decode
@@ -28,9 +29,17 @@ from ..panel import DecodedStretch, PANEL_TILES, PanelPart, PanelProduct, Weight
 from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
 from ..weights import WeightTiles, float64_scales, infinite_or_one
 from ..window import ScaleWindow
-from .activations import ExpandedRows, LIMITS, STRETCH_BLOCKS
+from .activations import DOUBLED, ExpandedRows, FEW_ROWS, LIMITS, STRETCH_BLOCKS
 from .dot import ActivationBytes, BlockDot, Lanes, Reach, WeightBytes
-from .integers import ScaleKinds, VECTORS, largest_integer, place_of, unit_shift, weight_bytes
+from .integers import (
+    ScaleKinds,
+    ScaleProduct,
+    VECTORS,
+    largest_integer,
+    place_of,
+    unit_shift,
+    weight_bytes,
+)
 
 
 trait ByteSource(TrivialRegisterPassable):
@@ -53,14 +62,16 @@ trait ByteSource(TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct _DirectBytes[Weights: WeightTiles](ByteSource):
+struct _DirectBytes[Weights: WeightTiles, scales: ScaleKinds, takes_bytes: Bool = False](
+    ByteSource
+):
     """Weights that are decoded in registers each time they are loaded."""
 
     comptime Codes = Self.Weights.Codes
 
     var panel: WeightPanel[Self.Weights]
-    var e4m3: E4M3Stretch[STRETCH_BLOCKS]
-    """Scales of one tile, of formats that have such."""
+    var e4m3: _E4M3Scales[Self.scales]
+    """Of formats that have such."""
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Self.Codes:
@@ -73,25 +84,30 @@ struct _DirectBytes[Weights: WeightTiles](ByteSource):
     @always_inline
     def unit_scales[part: Int](self, tile: Int, block: Int) -> Words:
         comptime if Self.Weights.format.scale == Scale.E4M3:
-            return bitcast[DType.uint32, LANES](self.e4m3.of(block, part))
+            comptime if Self.takes_bytes:
+                return self.e4m3.halved(block, part)
+            else:
+                return self.e4m3.of(tile, block, part)
         else:
             return self.panel.scale_bits[unit_shift[Self.Weights.format.element]()](tile, block)
 
-    @always_inline
-    def decode_scales(self, tile: Int, num_blocks: Int):
-        """Decodes the scales of a tile in some blocks, if there are such."""
-        comptime if Self.Weights.format.scale == Scale.E4M3:
-            comptime HALVINGS = unit_shift[Self.Weights.format.element]()
-            var at = self.panel.place(tile, 0)
-            self.e4m3.decode[doublings=-HALVINGS](self.panel.tiles, at.tile, at.block, num_blocks)
+
+comptime SCALES_BLOCKS = 2 * STRETCH_BLOCKS
+"""Blocks of K whose E4M3 scales are decoded at a time for one group of rows."""
+comptime _E4M3Scales[scales: ScaleKinds] = E4M3Stretch[
+    SCALES_BLOCKS,
+    -unit_shift[Element.E2M1](),
+    scales.product() == ScaleProduct.LOOKED_UP,
+]
+"""E4M3 scales times the unit."""
 
 
 @fieldwise_init
-struct DecodedBytes[per_block: Int](ByteSource, DecodedStretch):
+struct DecodedBytes[kinds: ScaleKinds](ByteSource, DecodedStretch):
     """A stretch of a panel that was decoded beforehand.
 
     stored    [block and tile, vector, 64]
-    scales    [block and tile, part, 16]
+    scales    [block and tile, 16]
     """
 
     comptime Codes = Int
@@ -100,8 +116,10 @@ struct DecodedBytes[per_block: Int](ByteSource, DecodedStretch):
 
     var stored: Tiles[DType.uint8, Self.TILES, VECTORS, STEP_BYTES]
     """The unsigned weights."""
-    var scales: Tiles[DType.uint32, Self.TILES, Self.per_block, LANES]
+    var scales: Tiles[DType.uint32, Self.TILES, LANES]
     """The float32 bits of the scales times the unit."""
+    var e4m3: _E4M3Scales[Self.kinds]
+    """The same of formats that have such."""
 
     @staticmethod
     @always_inline
@@ -109,31 +127,22 @@ struct DecodedBytes[per_block: Int](ByteSource, DecodedStretch):
         """Returns memory for a stretch that lives as long as the calling function."""
         return Self(
             on_stack[DType.uint8, Self.TILES, VECTORS, STEP_BYTES](),
-            on_stack[DType.uint32, Self.TILES, Self.per_block, LANES](),
+            on_stack[DType.uint32, Self.TILES, LANES](),
+            _E4M3Scales[Self.kinds].on_stack(),
         )
 
     def decode[Weights: WeightTiles](self, panel: WeightPanel[Weights], num_blocks: Int):
         """Decodes the first `num_blocks` blocks of `panel`."""
-        var source = _DirectBytes(panel, E4M3Stretch[STRETCH_BLOCKS].on_stack())
-        comptime if Weights.format.scale == Scale.E4M3:
-            for tile in range(PANEL_TILES):
-                source.decode_scales(tile, num_blocks)
-                for block in range(num_blocks):
-                    self._decode(source, tile, block)
-        else:
-            for block in range(num_blocks):
-                comptime for tile in range(PANEL_TILES):
-                    self._decode(source, tile, block)
-
-    @always_inline
-    def _decode(self, source: _DirectBytes[_], tile: Int, block: Int):
-        """Decodes one block of a tile."""
-        var codes = source.codes(tile, block)
-        var at = self.codes(tile, block)
-        comptime for vector in range(VECTORS):
-            self.stored.store(Coord(at, vector, 0), source.bytes[vector](codes))
-        comptime for part in range(Self.per_block):
-            self.scales.store(Coord(at, part, 0), source.unit_scales[part](tile, block))
+        var source = _DirectBytes[scales=Self.kinds](panel, self.e4m3)
+        self.e4m3.decode(panel, 0, PANEL_TILES, num_blocks)
+        for block in range(num_blocks):
+            comptime for tile in range(PANEL_TILES):
+                var codes = source.codes(tile, block)
+                var at = self.codes(tile, block)
+                comptime for vector in range(VECTORS):
+                    self.stored.store(Coord(at, vector, 0), source.bytes[vector](codes))
+                comptime if Weights.format.scale != Scale.E4M3:
+                    self.scales.store(Coord(at, 0), source.unit_scales[0](tile, block))
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Int:
@@ -148,7 +157,10 @@ struct DecodedBytes[per_block: Int](ByteSource, DecodedStretch):
     @always_inline
     def unit_scales[part: Int](self, tile: Int, block: Int) -> Words:
         """Returns the float32 bits of the scales of tile `tile`, times the unit, in a part."""
-        return self.scales.load[width=LANES](Coord(self.codes(tile, block), part, 0))
+        comptime if Self.kinds.right:
+            return self.e4m3.of(tile, block, part)
+        else:
+            return self.scales.load[width=LANES](Coord(self.codes(tile, block), 0))
 
 
 @always_inline
@@ -159,7 +171,12 @@ def _broadcast_run(a: ExpandedRows, offset: Int) -> ActivationBytes:
 
 
 def _add_part[
-    reach: Reach, scales: ScaleKinds, num_rows: Int, num_tiles: Int, Source: ByteSource
+    reach: Reach,
+    scales: ScaleKinds,
+    num_rows: Int,
+    num_tiles: Int,
+    Source: ByteSource,
+    product: ScaleProduct = scales.product(),
 ](a: ExpandedRows, part: PanelPart, first_tile: Int, source: Source):
     """Adds a part to the sums of its group, for tiles from `first_tile` on.
 
@@ -207,7 +224,7 @@ def _add_part[
                 comptime for row in range(num_rows):
                     comptime i = row * num_tiles + tile
                     var of_row = a.exponents.load[width=1](Coord((index + row) * PARTS + k_part))
-                    var scale = _product_of_scales[scales](unit_scales, of_row)
+                    var scale = _product_of_scales[product](a, unit_scales, of_row)
                     var dot = BlockDot[reach].finish(dots[i]).cast[DType.float32]()
                     total[i] = add_exact_product(dot, scale, total[i])
 
@@ -218,9 +235,21 @@ def _add_part[
 
 
 @always_inline
-def _product_of_scales[scales: ScaleKinds](of_columns: Words, of_row: UInt32) -> Sums:
-    """Returns scales of columns times that of a row: exponents are added."""
-    comptime if scales.are_floats():
+def _product_of_scales[
+    product: ScaleProduct
+](a: ExpandedRows, of_columns: Words, of_row: UInt32) -> Sums:
+    """Returns scales of columns times that of a row."""
+    comptime if product == ScaleProduct.LOOKED_UP:
+        var table = a.tables.load[width=LANES](Coord(Int(of_row)))
+        var found = llvm_intrinsic["llvm.x86.avx512.permvar.si.512", Words, has_side_effect=False](
+            table, of_columns
+        )
+        return bitcast[DType.float32, LANES](of_columns + found)
+    elif product == ScaleProduct.BESIDE_BYTES:
+        comptime UNIT = Float32(1) / Float32(1 << unit_shift[Element.E2M1]())
+        var factor = bitcast[DType.float32](of_row) * (UNIT / DOUBLED)
+        return bitcast[DType.float32, LANES](of_columns) * factor
+    elif product != ScaleProduct.OF_EXPONENTS:
         return bitcast[DType.float32, LANES](of_columns) * bitcast[DType.float32](of_row)
     else:
         return bitcast[DType.float32, LANES](of_columns + Words(of_row))
@@ -242,8 +271,12 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
     """How many rows are multiplied together."""
     comptime STRETCH_BLOCKS = STRETCH_BLOCKS
     """Blocks of K that are decoded at a time."""
-    comptime Decoded = DecodedBytes[Self.scales.per_block()]
+    comptime Decoded = DecodedBytes[Self.scales]
     """Where a stretch of weights is decoded to."""
+    comptime Scales = _E4M3Scales[Self.scales]
+    """Where E4M3 scales are decoded to."""
+    comptime SCALES_BLOCKS = SCALES_BLOCKS
+    """Blocks of K whose scales that takes."""
     comptime TAKES_E4M3_IN_REGISTERS = True
     """Scales beside them, codes as those of MXFP4."""
     comptime HAS_ROW_FACTORS = Self.scales.left
@@ -277,22 +310,22 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
     @always_inline
     def add[
         num_rows: Int, Weights: WeightTiles
-    ](self, part: PanelPart, tile: Int, panel: WeightPanel[Weights]):
+    ](self, part: PanelPart, tile: Int, panel: WeightPanel[Weights], e4m3: Self.Scales):
         """Adds a part for one tile of the panel, decoding it in registers."""
-        comptime if Weights.format.scale == Scale.E4M3:
-            self._add_beside_scales[num_rows](part, tile, panel)
+        comptime if Self.scales.product() == ScaleProduct.LOOKED_UP and num_rows <= FEW_ROWS:
+            if e4m3.are_words.load[width=1](Coord(0)):
+                self._add[num_rows, False, ScaleProduct.BESIDE_BYTES](part, tile, panel, e4m3)
+            else:
+                self._add[num_rows, True, ScaleProduct.OF_BYTES](part, tile, panel, e4m3)
         else:
-            var source = _DirectBytes(panel, E4M3Stretch[STRETCH_BLOCKS].on_stack())
-            _add_part[Self.reach, Self.scales, num_rows, 1](self.a, part, tile, source)
+            self._add[num_rows, False, Self.scales.product()](part, tile, panel, e4m3)
 
-    @no_inline
-    def _add_beside_scales[
-        num_rows: Int, Weights: WeightTiles
-    ](self, part: PanelPart, tile: Int, panel: WeightPanel[Weights]):
-        """Adds a part of at most a stretch, E4M3 scales decoded first; the memory is its own."""
-        var source = _DirectBytes(panel, E4M3Stretch[STRETCH_BLOCKS].on_stack())
-        source.decode_scales(tile, part.num_blocks)
-        _add_part[Self.reach, Self.scales, num_rows, 1](self.a, part, tile, source)
+    @always_inline
+    def _add[
+        num_rows: Int, takes_bytes: Bool, product: ScaleProduct, Weights: WeightTiles
+    ](self, part: PanelPart, tile: Int, panel: WeightPanel[Weights], e4m3: Self.Scales):
+        var source = _DirectBytes[scales=Self.scales, takes_bytes=takes_bytes](panel, e4m3)
+        _add_part[Self.reach, Self.scales, num_rows, 1, product=product](self.a, part, tile, source)
 
     @always_inline
     def add_decoded[num_rows: Int](self, part: PanelPart, decoded: Self.Decoded):
@@ -302,6 +335,14 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
     def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
         """Returns the scale window of some rows."""
         return self.a.windows.of(first_row, num_rows)
+
+    @always_inline
+    def takes_bytes(self) -> Bool:
+        """Says whether scales are not looked up, of few rows."""
+        comptime if Self.scales.product() == ScaleProduct.LOOKED_UP:
+            return self.a.takes_bytes()
+        else:
+            return False
 
     @always_inline
     def row_factor(self, row: Int) -> Float32:
@@ -327,7 +368,7 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
         if halves.high < E8M0_NAN:
             halves.high -= HALVINGS
         comptime SUM_BITS = BLOCK_BITS + NUM_BLOCKS_BITS
-        comptime if not Self.scales.are_floats():
+        comptime if not Self.scales.any():
             return rows.multiplies_regularly[SUM_BITS](halves)
         var of_rows = E4M3_WINDOW if Self.scales.left else rows
         var of_columns = E4M3_WINDOW if Self.scales.right else halves
@@ -352,7 +393,7 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
 
         Products of scales are exact in float64, and a NaN scale makes its sums NaN.
         """
-        comptime if Self.scales.are_floats():
+        comptime if Self.scales.any():
             return self._scaled_sum_in_float64(row, tiles, tile)
         comptime RIGHT_SHIFT = unit_shift[Weights.format.element]()
         var units = Float64(1) / Float64(1 << (self.a.unit_shift + RIGHT_SHIFT))
@@ -419,8 +460,7 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
         """Returns the scale of a block, or a part of it, times the unit of the integers."""
         comptime if Self.scales.left:
             var at = index * Self.scales.per_block() + part
-            var bits = self.a.exponents.load[width=1](Coord(at))
-            return bitcast[DType.float32](bits).cast[DType.float64]()
+            return self.a.scale_of[Element.E2M1, Self.scales](at).cast[DType.float64]()
         else:
             var unit = Float64(1) / Float64(1 << self.a.unit_shift)
             return decode_scale[1](self.a.scales.load[width=1](Coord(index))) * unit

@@ -64,11 +64,12 @@ struct TileBlock[Tiles: WeightTiles](TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def of(codes: Self.Tiles.Codes, decoded: E4M3Stretch[_], block: Int) -> Self:
+    def of(codes: Self.Tiles.Codes, decoded: E4M3Stretch[_], slot: Int, block: Int) -> Self:
         """Takes the codes, and of formats that have such, the scales of a decoded block."""
         var scales = SIMD[DType.float32, max(Self.NUM_SCALES * LANES, 1)](0)
         comptime for i in range(Self.NUM_SCALES):
-            scales = scales.insert[offset=i * LANES](decoded.of(block, i))
+            var words = decoded.of(slot, block, i)
+            scales = scales.insert[offset=i * LANES](bitcast[DType.float32, LANES](words))
         return Self(codes, scales)
 
     @always_inline

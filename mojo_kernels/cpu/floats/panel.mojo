@@ -65,11 +65,11 @@ struct _DirectFloats[Weights: WeightTiles](PanelWeights):
 
     var panel: WeightPanel[Self.Weights]
     var e4m3: E4M3Stretch[STRETCH_BLOCKS]
-    """Scales of one tile, of formats that have such."""
+    """Of formats that have such scales."""
 
     @always_inline
     def codes(self, tile: Int, block: Int) -> Self.Codes:
-        return Self.Codes.of(self.panel.codes(tile, block), self.e4m3, block)
+        return Self.Codes.of(self.panel.codes(tile, block), self.e4m3, tile, block)
 
     @always_inline
     def words[step: Int](self, codes: Self.Codes) -> Words:
@@ -107,16 +107,10 @@ struct DecodedFloats(DecodedStretch, PanelWeights):
         """Decodes the first `num_blocks` blocks of `panel`."""
         var e4m3 = E4M3Stretch[STRETCH_BLOCKS].on_stack()
         var source = _DirectFloats(panel, e4m3)
-        comptime if Weights.format.scale == Scale.E4M3:
+        e4m3.decode(panel, 0, PANEL_TILES, num_blocks)
+        for block in range(num_blocks):
             comptime for tile in range(PANEL_TILES):
-                var at = panel.place(tile, 0)
-                e4m3.decode[doublings=0](panel.tiles, at.tile, at.block, num_blocks)
-                for block in range(num_blocks):
-                    self._decode(source, tile, block)
-        else:
-            for block in range(num_blocks):
-                comptime for tile in range(PANEL_TILES):
-                    self._decode(source, tile, block)
+                self._decode(source, tile, block)
 
     @always_inline
     def _decode(self, source: _DirectFloats[_], tile: Int, block: Int):
@@ -228,6 +222,10 @@ struct FloatProduct(PanelProduct):
     """Blocks of K that are decoded at a time."""
     comptime Decoded = DecodedFloats
     """Where a stretch of weights is decoded to."""
+    comptime Scales = E4M3Stretch[STRETCH_BLOCKS]
+    """Where E4M3 scales are decoded to."""
+    comptime SCALES_BLOCKS = STRETCH_BLOCKS
+    """Blocks of K whose scales that takes."""
     comptime TAKES_E4M3_IN_REGISTERS = False
     """Numbers under such scales are decoded beforehand."""
     comptime HAS_ROW_FACTORS = False
@@ -263,10 +261,10 @@ struct FloatProduct(PanelProduct):
     @always_inline
     def add[
         num_rows: Int, Weights: WeightTiles
-    ](self, part: PanelPart, tile: Int, panel: WeightPanel[Weights]):
+    ](self, part: PanelPart, tile: Int, panel: WeightPanel[Weights], e4m3: Self.Scales):
         """Adds a part for one tile of the panel, decoding it in registers; without factors."""
         comptime assert Weights.format.scale != Scale.E4M3, "decoded beforehand"
-        var source = _DirectFloats(panel, E4M3Stretch[STRETCH_BLOCKS].on_stack())
+        var source = _DirectFloats(panel, e4m3)
         _add_part[num_rows, 1, SumScaling.EXACT](self.a, part, tile, source)
 
     @always_inline
@@ -278,6 +276,10 @@ struct FloatProduct(PanelProduct):
             if self.weights_have_float_scales:
                 return _add_part[num_rows, PANEL_TILES, SumScaling.FUSED](self.a, part, 0, decoded)
         _add_part[num_rows, PANEL_TILES, SumScaling.EXACT](self.a, part, 0, decoded)
+
+    def takes_bytes(self) -> Bool:
+        """Says no."""
+        return False
 
     def row_factor(self, row: Int) -> Float32:
         """Returns one."""
@@ -330,8 +332,8 @@ struct FloatProduct(PanelProduct):
         for block in range((self.a.shape.k // BLOCK)):
             var first_word = self.a.order().index(row, block) * STEPS
             comptime if Weights.format.scale == Scale.E4M3:
-                e4m3.decode[doublings=0](tiles, tile, block, 1)
-            var codes = TileBlock[Weights].of(tiles.codes(tile, block), e4m3, 0)
+                e4m3.decode_tile(tiles, PanelTile(block, tile), 0, 1, tile)
+            var codes = TileBlock[Weights].of(tiles.codes(tile, block), e4m3, 0, 0)
             var scales = float64_scales[Weights.format.scale](tiles.scales(tile, block))
             var row_scale = self.a.scale(row, block)
             var block_sums = F64(0)
