@@ -101,8 +101,7 @@ def e4m3_words[
     var last, words = operand.shape.rows - 1, Words(0)
     comptime for lane in range(LANES):
         var row = min(tile * LANES + lane, last)
-        var at = operand.e4m3_offset(row, block * format.block_k)
-        var bytes = operand.scales.load[width=COUNT, alignment=1](Coord(at))
+        var bytes = operand.e4m3_scales[COUNT](row, block * format.block_k)
         words[lane] = bitcast[DType.uint16, 1](bytes)[0].cast[DType.uint32]()
     return words
 
@@ -118,8 +117,7 @@ def e4m3_columns[
     var last, columns = operand.shape.rows - 1, SIMD[DType.uint8, E4M3_COLUMNS * LANES](0)
     comptime for lane in range(LANES):
         var row = min(tile * LANES + lane, last)
-        var at = operand.e4m3_offset(row, block * format.block_k)
-        var bytes = operand.scales.load[width=E4M3_COLUMNS, alignment=1](Coord(at))
+        var bytes = operand.e4m3_scales[E4M3_COLUMNS](row, block * format.block_k)
         columns = columns.insert[offset=lane * E4M3_COLUMNS](bytes)
     # Even places before odd ones: the lowest bit of a place becomes the highest, four times.
     comptime for _ in range(4):

@@ -197,7 +197,8 @@ class MXTensor(Tensor):
         fmt = facts().formats[self._format]
         if not fmt.has_tensor_scales:
             return self._scales
-        return split_scales(self._scales, fmt)[0].contiguous().view(torch.float8_e4m3fn)
+        scales = self._relayout(facts().plain)._scales
+        return split_scales(scales, fmt)[0].contiguous().view(torch.float8_e4m3fn)
 
     @property
     def tensor_scale(self) -> Tensor | None:
@@ -205,7 +206,8 @@ class MXTensor(Tensor):
         fmt = facts().formats[self._format]
         if not fmt.has_tensor_scales:
             return None
-        return split_scales(self._scales, fmt)[1].contiguous().view(torch.float32).squeeze(-1)
+        scales = self._relayout(facts().plain)._scales
+        return split_scales(scales, fmt)[1].contiguous().view(torch.float32).squeeze(-1)
 
     @property
     def format(self) -> str:

@@ -372,7 +372,7 @@ def test_nan_and_infinity_reach_what_they_feed(rng, format, bad, side):
 def test_the_table_says_which_rules_fit_and_which_are_activations(format):
     row = facts().formats[format]
     assert row.roundings == [rule for name, rule in RULES if name == format]
-    assert row.has_float_scales == (format in FP8_FORMATS) and row.keeps_scales
+    assert row.has_float_scales == (format in FP8_FORMATS) and row.name
     assert (format in facts().activations) == (oracle.FORMATS[format].block_rows == 1)
 
 
