@@ -54,7 +54,7 @@ trait OperandLayout:
     comptime HAS_FLOAT_SCALES: Bool
     """Whether it does so for formats with float scales too: else kernels read rows as they lie."""
     comptime ORDERS_TENSOR_SCALES: Bool
-    """Whether bytes of E4M3 scales, and of the tensor scales behind them, are ordered as any scales."""
+    """Whether bytes of E4M3 scales, and of tensor scales behind them, are ordered as others."""
     comptime ROW_MULTIPLE: Int
     """Code rows are padded to a multiple of this."""
     comptime BYTE_MULTIPLE: Int

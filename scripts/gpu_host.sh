@@ -16,8 +16,8 @@ RUNTIME=(libAsyncRTMojoBindings libAsyncRTRuntimeGlobals libKGENCompilerRTShared
     libMSupportGlobals libMGPRT libNVPTX)
 HUMMING=$(sed -n 's/^bench-cuda = \["\(.*\)"\]$/\1/p' pyproject.toml)
 # What makes its claims on CUDA tensors too.
-TESTS=(hopper/test_cuda{,_fp8,_bytes,_experts}.py simt/test_cuda{,_tiles}.py
-    numerics/test_{quantize,dequantize,layouts,matmul,weight_only,experts,fp8,fuzz}.py
+TESTS=(hopper/test_cuda{,_fp8,_bytes,_experts,_nvfp4}.py simt/test_cuda{,_tiles}.py
+    numerics/test_{quantize,dequantize,layouts,matmul,weight_only,experts,fp8,nvfp4,fuzz}.py
     python/test_{tensor,tensor_parts,tensor_torch,modules,convert,convert_kept,torch_ops,torch_gradients}.py
     python/test_{ops_inputs,experts}.py)
 SANITIZED=${SANITIZED:-short_k or derived_bound or pair_of_formats}

@@ -139,9 +139,7 @@ def _move_scales[
     unsafe_memcpy(dest=target.ptr, src=source.ptr, count=count)
 
 
-def _move_bytes[
-    Source: OperandLayout, Target: OperandLayout, T: Team
-](call: RelayoutCall, team: T):
+def _move_bytes[Source: OperandLayout, Target: OperandLayout, T: Team](call: RelayoutCall, team: T):
     """Moves rows of E4M3 scales and their tensor scales, as scales of as many blocks."""
     var row_bytes = Format.NVFP4.scale_row_bytes(call.k)
     var source = StoredBytes[Source].at(call.codes, call.scales, call.rows, 0, row_bytes)
@@ -157,4 +155,6 @@ def relayout[
     """Moves an operand to another layout and writes the target's padding."""
     var multiple = max(Target.ROW_MULTIPLE, Target.SCALE_ROW_MULTIPLE)
     var rows = even_rows_per_task(target.padded_rows(), source.row_bytes, multiple)
-    team.run_all(RelayoutRows(source, target, PADDING_SCALE, rows), ceildiv(target.padded_rows(), rows))
+    team.run_all(
+        RelayoutRows(source, target, PADDING_SCALE, rows), ceildiv(target.padded_rows(), rows)
+    )

@@ -36,7 +36,9 @@ def launch[
                 return rs_bf16.launch[NVFP4.scale](problem, plan, queue)
             if plan.kernel == Kernel.SS_BF16:
                 return launch_nvfp4(problem, plan, queue)
-            return portable.launch[known](problem, queue, is_lent)
+            raise Error(
+                "plan: NVFP4 weights are for bfloat16 tensor cores: stream, rs_bf16, ss_bf16"
+            )
     comptime if takes_mxfp4_weights(LEFT, RIGHT, known.layout):
         if plan.kernel == Kernel.STREAM:
             return streaming.launch[OPERANDS.scale](problem, plan, queue)

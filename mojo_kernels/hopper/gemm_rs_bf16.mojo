@@ -12,7 +12,8 @@ A CTA computes 128 columns of C, or 64 hidden numbers of gates and ups, for the 
     split_k      one                             ranks of a cluster, parities    reduction over both
     grouped      those of a list                 as `persistent`, or by parities as these, or with a gate
 
-Stages go on from one tile to the next: those of the next one fill during the epilogue. A is ready as
+Weights are MXFP4, or NVFP4 under activations that are kept: then sums meet tensor scales before the
+epilogue. Stages go on from one tile to the next: those of the next one fill during the epilogue. A is ready as
 bfloat16, and read again as it came in the fallback, for what bfloat16 cannot hold:
 
     product    stages of
@@ -98,6 +99,8 @@ def gemm_rs_bf16[
     Flags are those of rows of A that bfloat16 cannot hold. A cluster has so many CTAs, which split K, if
     they have one tile each.
     """
+    comptime of_grid = config.under(Scale.E8M0).shared_bytes()
+    comptime assert config.shared_bytes() == of_grid, "grids are the same, whatever the scales"
     var product = Product(w, c, UInt32(1) if config.is_persistent else cluster, order)
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
@@ -142,7 +145,7 @@ struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassabl
     comptime IS_LIST = Self.Product.Scheduler.IS_LIST
     comptime IS_GATED = Self.Product.GATING != Gating.NONE
     comptime HAS_FALLBACK = Self.config.scale == Scale.E8M0
-    """Whether there is anything that bfloat16 cannot hold: under E4M3 scales, activations are kept."""
+    """Whether bfloat16 may not hold something: under E4M3 scales, activations are kept."""
     comptime Pipeline = RsRing[Self.config.layout()]
 
     @always_inline
@@ -361,14 +364,18 @@ def launch[scale: Scale](problem: Problem, plan: Plan, mut queue: Some[Queue]) r
     """Expands the activations, and multiplies; stream-K if stages are few enough for it."""
     comptime for rows in TILE_HEIGHTS:
         if plan.has_split_k_consumers() and plan.rows == rows:
-            return _launch[RsConfig.split_k(rows, scale), Schedule.CEILED_CLUSTERS](problem, plan, queue)
+            return _launch[RsConfig.split_k(rows, scale), Schedule.CEILED_CLUSTERS](
+                problem, plan, queue
+            )
     if not is_shared(problem.m, problem.n, problem.k, plan):
         comptime PLAN = Plan.PERSISTENT_RS_BF16
         comptime CONFIG = RsConfig.persistent(PLAN.rows, scale)
         return _launch[CONFIG, Schedule.CLUSTERS](problem, PLAN, queue)
     comptime for rows in RS_TILE_HEIGHTS:
         if plan.rows == rows:
-            return _launch[RsConfig.persistent(rows, scale), Schedule.STREAM_K](problem, plan, queue)
+            return _launch[RsConfig.persistent(rows, scale), Schedule.STREAM_K](
+                problem, plan, queue
+            )
     raise Error(String("plan: got ", plan.rows, " rows of a tile, expected 64, 128 or 256"))
 
 

@@ -228,6 +228,12 @@ struct RsConfig(Equatable, TrivialRegisterPassable):
             rows, 2, True, STEP_BLOCKS, 112, 32, scale
         )
 
+    def under(self, scale: Scale) -> Self:
+        """Returns the setting for weights under other scales."""
+        var found = self
+        found.scale = scale
+        return found
+
     def consumer_warps(self) -> Int:
         """Returns the warps that multiply, 16 weight rows each."""
         return READERS * self.k_splits

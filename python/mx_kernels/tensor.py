@@ -198,7 +198,7 @@ class MXTensor(Tensor):
         if not fmt.has_tensor_scales:
             return self._scales
         scales = self._relayout(facts().plain)._scales
-        return split_scales(scales, fmt)[0].contiguous().view(torch.float8_e4m3fn)
+        return _copied(split_scales(scales, fmt)[0]).view(torch.float8_e4m3fn)
 
     @property
     def tensor_scale(self) -> Tensor | None:
@@ -207,7 +207,7 @@ class MXTensor(Tensor):
         if not fmt.has_tensor_scales:
             return None
         scales = self._relayout(facts().plain)._scales
-        return split_scales(scales, fmt)[1].contiguous().view(torch.float32).squeeze(-1)
+        return _copied(split_scales(scales, fmt)[1]).view(torch.float32).squeeze(-1)
 
     @property
     def format(self) -> str:
@@ -562,6 +562,11 @@ def asker() -> str:
     while frame is not None and name.startswith("mx_kernels."):
         frame, name = frame.f_back, frame.f_globals.get("__name__", "")
     return name
+
+
+def _copied(bytes: Tensor) -> Tensor:
+    """Returns a copy of bytes, each behind the other, from where any number may begin."""
+    return bytes.clone(memory_format=torch.contiguous_format)
 
 
 def _show_bytes(count: int) -> str:

@@ -7,6 +7,10 @@ their scales:
     plain              half of a tile              r, r + 8 of the half       r = lane / 4
     gates and ups      neighbours                  row 2 r is a gate, 2 r + 1 its up, or both by turns
                        halves                      eight rows, and eight that are half the weights on
+
+Under E8M0 scales a block has one for 32 codes of a row, under E4M3 scales one for 16: lanes have theirs.
+Tensor scales, one a row behind the E4M3 scales of a tile, lie byte by byte: the first bytes of all
+rows, then the second ones. Sums meet them after the main loop, in registers.
 """
 
 from layout import Coord
@@ -54,9 +58,7 @@ def first_row_of(warp: UInt32) -> UInt32:
 
 
 @always_inline
-def load_scales[
-    layout: RsLayout, //
-](stage: RsStage[layout], tile: UInt32, block: Int) -> UInt32:
+def load_scales[layout: RsLayout, //](stage: RsStage[layout], tile: UInt32, block: Int) -> UInt32:
     """Loads the scales of four rows of a tile for a lane's codes of a block, bytes."""
     var row_lane, k_lane = divmod(UInt32(thread_idx.x) % 32, UInt32(K_LANES))
     comptime LANES = UInt32(K_LANES // block_scales(layout.scale))

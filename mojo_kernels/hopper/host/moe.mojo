@@ -134,9 +134,7 @@ def _takes(left: Left, experts: Experts, rows: Int, result: Int) -> Bool:
     var right = experts.right
     var addresses = right.codes | right.scales | experts.codes_step | experts.scales_step | result
     var is_kept = left.kind == LeftKind.KEPT
-    var is_left = is_kept or (
-        left.kind == LeftKind.QUANTIZED and not has_float_scales(left.format)
-    )
+    var is_left = is_kept or (left.kind == LeftKind.QUANTIZED and not has_float_scales(left.format))
     return (
         is_left
         and (right.format == OPERANDS.code() or (is_kept and right.format == NVFP4.code()))

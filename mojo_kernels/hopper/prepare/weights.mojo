@@ -98,9 +98,7 @@ struct Unit[granules: Int, blocks: Int](TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct TileOfB[operand: OperandType, bits: Int, scale: Scale = Scale.E8M0](
-    TrivialRegisterPassable
-):
+struct TileOfB[operand: OperandType, bits: Int, scale: Scale = Scale.E8M0](TrivialRegisterPassable):
     """A tile whose codes have so many bits, and where a lane finds what it has of it."""
 
     comptime IS_E5M2 = Self.operand == OperandType.E5M2

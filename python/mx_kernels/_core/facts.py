@@ -143,7 +143,9 @@ class Layout:
         return self._scale_tile(fmt)[0]
 
     def _scale_tile(self, fmt: Format) -> tuple[int, int]:
-        return (1, 1) if self.keeps_scales(fmt) else (self.scale_row_multiple, self.scale_k_multiple)
+        return (
+            (1, 1) if self.keeps_scales(fmt) else (self.scale_row_multiple, self.scale_k_multiple)
+        )
 
     def storage(self, rows: int, k: int, fmt: Format) -> tuple[tuple[int, int], tuple[int, int]]:
         """Returns the shapes of codes and scales that hold a `[rows, k]` operand."""
