@@ -102,8 +102,8 @@ struct HalfTile(WeightReader):
         var loaded = StageWeights[layout.scale](0, 0)
         comptime for block in range(STEP_BLOCKS):
             var codes_at = stage.codes().at(Coord(tile, block, lane, half * UInt32(ROWS)))
-            var scales = load_scales(stage, tile, block)
             loaded.words = loaded.words.insert[offset=ROWS * block](load_pair(codes_at))
+            var scales = load_scales(stage, tile, block)
             loaded.scales[block] = join_bytes(scales, 0x4140 + 0x0202 * half)
         return loaded.without_end(num_blocks)
 

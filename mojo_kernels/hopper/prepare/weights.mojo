@@ -30,7 +30,7 @@ from ..instructions.shared_memory import any_thread, load_quad, shared_base
 from ..instructions.shared_memory import store_pair, store_quad, store_word
 from ..instructions.warp import keep_branch, lane_here, load_streaming
 from ..layout import BLOCK, K_LANES, OPERANDS, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
-from ..layout import block_scales, tile_scale_bytes
+from ..layout import block_scales
 from ..plan import OperandType
 from ..shapes import LANE_BYTES, PARTS, ROW_BYTES
 from .codes import (
@@ -135,13 +135,12 @@ struct TileOfB[operand: OperandType, bits: Int, scale: Scale = Scale.E8M0](Trivi
     def of(w: Weights, k: UInt32, tile: UInt32) -> Self:
         """Finds a tile."""
         var lane = lane_here()
-        var row_lane, k_lane = divmod(lane, UInt32(K_LANES))
-        # Where a row has several scales in a block, lanes have theirs.
-        comptime LANES = UInt32(K_LANES // block_scales(Self.scale))
-        var scales_at = row_lane + k_lane // LANES * UInt32(ROW_LANES)
-        comptime if Self.scale == Scale.E8M0:
-            scales_at = lane // UInt32(K_LANES)
-        var tile_bytes = tile_scale_bytes(Self.scale, Int(k // UInt32(BLOCK)))
+        var scales_at = Int(tile) * Int(k // UInt32(BLOCK)) * Self.BLOCK_WORDS
+        comptime if Self.scale == Scale.E4M3:
+            # Behind tensor scales of the tiles before; of a row's scales in a block lanes have theirs.
+            comptime LANES = UInt32(K_LANES // block_scales(Self.scale))
+            scales_at += Int(tile) * Self.scale.row_bytes * ROW_LANES
+            scales_at += Int(lane % UInt32(K_LANES) // LANES) * ROW_LANES
         var num_granules = k // UInt32(Self.GRANULE_CODES)
         return Self(
             w,
@@ -151,7 +150,7 @@ struct TileOfB[operand: OperandType, bits: Int, scale: Scale = Scale.E8M0](Trivi
                 Int(tile) * Int(num_granules) * TILE_WORDS + Int(lane) * ROWS_PER_LANE
             ),
             w.scales.unsafe_bitcast[UInt32]().unsafe_offset(
-                Int(tile) * (tile_bytes // ROWS_PER_LANE) + Int(scales_at)
+                scales_at + Int(lane // UInt32(K_LANES))
             ),
         )
 
