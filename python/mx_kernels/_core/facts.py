@@ -7,7 +7,8 @@ follows from its layout's row in the table:
     codes  u8 [rows to row_multiple,       packed k]
     scales u8 [rows to scale_row_multiple, blocks to scale_k_multiple]
            f32 [blocks below each other,   blocks], of formats with float scales, in every layout
-           u8 [rows, blocks, and the bytes of a float32], of those with tensor scales, in every one
+           u8 [rows, blocks, and the bytes of a float32], of those with tensor scales: as bytes
+              are ordered where a layout does so, rows padded, else row by row without padding
 """
 
 from __future__ import annotations
