@@ -6,6 +6,8 @@
                                                    how good its choices are
     python -m bench.cuda_tune check FILE.csv       on the device, half a minute: shapes that costs
                                                    were not fitted to, and how good the choice is
+    python -m bench.cuda_tune nvfp4 FILE.csv       on the device, a minute: chosen plans for NVFP4
+                                                   weights beside those for MXFP4, x kept
 
 A line of the file is (left, right, m, n, k, plan, us): the median time with cold weights, see
 `bench.graph_timing`, of `linear` of floats for MXFP4 weights, of `matmul` for codes of eight bits.
@@ -21,6 +23,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import geometric_mean
 from typing import NamedTuple
 
 from mx_kernels._core.checks import check_mode
@@ -43,6 +46,8 @@ EIGHT_BITS = (
     ("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("mxfp8", "mxfp8"), ("mxfp8", "mxfp4"),
 )  # fmt: skip
 FLOATS = ("bf16", "bf16")
+FOUR_BITS = "mxfp4", "nvfp4"
+"""What weights of four bits may be."""
 CUBLAS = "cublas"
 
 ROWS = (
@@ -168,6 +173,29 @@ def lines_of_eight_bits(log: Callable[[str], None] = print) -> Iterator[tuple]:
         log(f"{m} x {n} x {k}")
 
 
+def lines_of_nvfp4(grid: Grid, log: Callable[[str], None] = print) -> Iterator[tuple]:
+    """Yields lines of the plans that are chosen for NVFP4 weights and for MXFP4, in turns."""
+    import torch  # noqa: PLC0415
+
+    import mx_kernels as mx  # noqa: PLC0415
+    from bench.graph_timing import cold_copies, median_us  # noqa: PLC0415
+
+    for (n, k), all_rows in grid.items():
+        floats, coded = torch.randn(n, k, device="cuda") * 0.02, {}
+        for name in FOUR_BITS:
+            coded[name] = cold_copies(mx.quantize(floats, format=name).preshuffle(), COLD_BYTES)
+        for m in (rows for rows in all_rows if rows * n * k <= LARGEST):
+            x, took = torch.randn(m, k, device="cuda").bfloat16(), {}
+            for name, weights in coded.items():
+                plan = mx.explain(m, n, k, device="cuda", activations="bf16", format=name).cut
+                us = median_us(
+                    lambda w, x=x: mx.linear(x, w, activations="bf16"), weights, m * n * k
+                )
+                took[name] = us
+                yield "bf16", name, m, n, k, plan, round(us, 2)
+            log(f"{m} x {n} x {k}: {took['nvfp4'] / took['mxfp4']:.3f}")
+
+
 def read(path: Path = RESULT) -> dict[Pair, Times]:
     """Returns the times of the plans of each product."""
     found: dict[Pair, dict] = defaultdict(lambda: defaultdict(dict))
@@ -180,6 +208,15 @@ def read(path: Path = RESULT) -> dict[Pair, Times]:
         kept = {plan.name for plan in plans(shape, KEPT)}
         found[KEPT][shape] = {plan: us for plan, us in both.items() if plan in kept}
     return {pair: dict(times) for pair, times in found.items()}
+
+
+def of_nvfp4(path: Path) -> list[float]:
+    """Returns what NVFP4 weights take, in times of MXFP4 ones, of each shape."""
+    found = read(path)
+    of_mxfp4, of_nvfp4 = (
+        {s: min(t.values()) for s, t in found["bf16", n].items()} for n in FOUR_BITS
+    )
+    return [us / of_mxfp4[shape] for shape, us in of_nvfp4.items()]
 
 
 def fastest(times: dict[str, float]) -> str:
@@ -206,6 +243,10 @@ def main(action: str, path: Path) -> None:
     elif action == "check":
         measure(path, lines_of_mxfp4(UNSEEN))
         print(check(read(path)[MXFP4]))
+    elif action == "nvfp4":
+        measure(path, lines_of_nvfp4(dict.fromkeys(WEIGHTS, ROWS)))
+        ratios = of_nvfp4(path)
+        print(f"NVFP4 takes {geometric_mean(ratios):.3f} times MXFP4, at worst {max(ratios):.3f}")
     elif action == "table":
         from bench import cuda_fit  # noqa: PLC0415  the device's host may lack SciPy
 

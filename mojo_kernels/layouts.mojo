@@ -4,7 +4,9 @@ A layout maps (row, byte of the row) to the byte offset of packed codes and
 (row, block) to the byte offset of scales, and back. Rows and blocks beyond
 the operand, up to the layout's multiples, are padding: zero codes and scales
 of one, so that a padded tile is finite. Scales that are no bytes lie row by
-row in every layout, without padding.
+row in every layout, without padding. So do E4M3 scales and the tensor scale of
+a row behind them, but where a layout orders them: byte by byte, as if each were
+the scale of a block, padded with rows of zeros.
 
 A layout knows bytes of a row and blocks of a row, no format. Four neighbouring bytes of a row
 (`RUN_BYTES`) stay neighbours in every layout, and codes that share a byte share it. GPU layouts
@@ -13,7 +15,7 @@ keep 16 (`GRANULE_BYTES`), of which rows are made: of six-bit codes, K is a mult
 
 from std.math import align_up, ceildiv
 
-from .numbers.formats import Format
+from .numbers.formats import E4M3_BLOCK, Format, e4m3_offset
 from .numbers.scales import E8M0_BIAS
 
 comptime RUN_BYTES = 4
@@ -51,6 +53,8 @@ trait OperandLayout:
     """The device whose `preshuffle` picks this layout; empty for none."""
     comptime HAS_FLOAT_SCALES: Bool
     """Whether it does so for formats with float scales too: else kernels read rows as they lie."""
+    comptime ORDERS_TENSOR_SCALES: Bool
+    """Whether bytes of E4M3 scales, and of tensor scales behind them, are ordered as others."""
     comptime ROW_MULTIPLE: Int
     """Code rows are padded to a multiple of this."""
     comptime BYTE_MULTIPLE: Int
@@ -101,6 +105,27 @@ def scale_blocks[Layout: OperandLayout, format: Format](shape: OperandShape) -> 
     return padded_blocks[Layout](shape.k_blocks[format]())
 
 
+@always_inline
+def e4m3_offset_in[Layout: OperandLayout](row: Int, element: Int, k: Int) -> Int:
+    """Returns where the E4M3 scale of an element is, see `e4m3_offset`.
+
+    Byte `i` of a row's tensor scale is where that of the element `k + i * E4M3_BLOCK` would be.
+    """
+    comptime if Layout.ORDERS_TENSOR_SCALES:
+        var row_bytes = Format.NVFP4.scale_row_bytes(k)
+        return Layout.scale_offset(row, element // E4M3_BLOCK, row_bytes)
+    else:
+        return e4m3_offset(row, element, k)
+
+
+def e4m3_bytes_of[Layout: OperandLayout](rows: Int, k: Int) -> Int:
+    """Returns the bytes of the E4M3 scales and tensor scales that are stored."""
+    comptime if Layout.ORDERS_TENSOR_SCALES:
+        return scale_rows[Layout](OperandShape(rows, k)) * Format.NVFP4.scale_row_bytes(k)
+    else:
+        return Format.NVFP4.scale_bytes(rows, k)
+
+
 struct Plain(OperandLayout):
     """Row major: any rows, any number of blocks, no padding."""
 
@@ -110,6 +135,8 @@ struct Plain(OperandLayout):
     """No device's `preshuffle` picks it."""
     comptime HAS_FLOAT_SCALES = True
     """Of all formats."""
+    comptime ORDERS_TENSOR_SCALES = False
+    """Row by row."""
     comptime ROW_MULTIPLE = 1
     """No row padding."""
     comptime BYTE_MULTIPLE = 1
@@ -165,6 +192,8 @@ struct PreshuffledCdna4(OperandLayout):
     """The device whose `preshuffle` picks it."""
     comptime HAS_FLOAT_SCALES = True
     """Of all formats."""
+    comptime ORDERS_TENSOR_SCALES = False
+    """Row by row."""
     comptime ROW_MULTIPLE = 16
     """Rows of a code tile."""
     comptime BYTE_MULTIPLE = GRANULE_BYTES
@@ -242,6 +271,8 @@ struct PreshuffledCpu(OperandLayout):
     """The device whose `preshuffle` picks it."""
     comptime HAS_FLOAT_SCALES = True
     """Of all formats."""
+    comptime ORDERS_TENSOR_SCALES = False
+    """Row by row."""
     comptime ROW_MULTIPLE = 16
     """Rows of a tile."""
     comptime BYTE_MULTIPLE = RUN_BYTES
@@ -307,6 +338,8 @@ struct PreshuffledCuda(OperandLayout):
     """The device whose `preshuffle` picks it."""
     comptime HAS_FLOAT_SCALES = False
     """Tensor maps cut their tiles out of rows."""
+    comptime ORDERS_TENSOR_SCALES = True
+    """A tile has 32 scales of its first sixteen codes, then as many of the others."""
     comptime ROW_MULTIPLE = 32
     """Rows of a tile: two fragments of 16."""
     comptime BYTE_MULTIPLE = GRANULE_BYTES

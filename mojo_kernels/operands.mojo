@@ -15,10 +15,12 @@ from .layouts import (
     OperandLayout,
     OperandShape,
     code_rows,
+    e4m3_bytes_of,
+    e4m3_offset_in,
     scale_blocks,
     scale_rows,
 )
-from .numbers.formats import BlockShape, Format, e4m3_offset
+from .numbers.formats import BlockShape, E4M3_BLOCK, Format
 from .numbers.packing import ROOM
 from .numbers.scales import Scale
 
@@ -128,7 +130,7 @@ struct Operand[Layout: OperandLayout, format: Format](TrivialRegisterPassable):
         comptime if Self.format.scale == Scale.FLOAT32:
             scale_bytes = block.row_blocks(rows) * block.k_blocks(k) * Self.format.scale.bytes
         elif Self.format.scale == Scale.E4M3:
-            scale_bytes = Format.NVFP4.scale_bytes(rows, k)
+            scale_bytes = e4m3_bytes_of[Self.Layout](rows, k)
         return Self(
             flat[DType.uint8](
                 codes,
@@ -160,6 +162,8 @@ struct Operand[Layout: OperandLayout, format: Format](TrivialRegisterPassable):
     def float_scale(self, row: Int, element: Int) -> Float32:
         """Returns the float32 scale of an element, or the tensor scale of its row."""
         comptime BYTES = Scale.FLOAT32.bytes
+        comptime if Self.format.scale == Scale.E4M3 and Self.Layout.ORDERS_TENSOR_SCALES:
+            return bitcast[DType.float32, 1](self.e4m3_scales[BYTES](row, self.shape.k))[0]
         var at = self._float_offset(row, element)
         var bytes = self.scales.load[width=BYTES, alignment=1](Coord(at))
         return bitcast[DType.float32, 1](bytes)[0]
@@ -168,6 +172,9 @@ struct Operand[Layout: OperandLayout, format: Format](TrivialRegisterPassable):
     def store_float_scale(self, row: Int, element: Int, scale: Float32):
         """Stores the float32 scale of an element, or the tensor scale of its row."""
         comptime BYTES = Scale.FLOAT32.bytes
+        comptime assert (
+            Self.format.scale != Scale.E4M3 or not Self.Layout.ORDERS_TENSOR_SCALES
+        ), "what is quantized is plain"
         var at = self._float_offset(row, element)
         self.scales.store[alignment=1](Coord(at), bitcast[DType.uint8, BYTES](scale))
 
@@ -181,7 +188,20 @@ struct Operand[Layout: OperandLayout, format: Format](TrivialRegisterPassable):
     @always_inline
     def e4m3_offset(self, row: Int, element: Int) -> Int:
         """Returns the offset in `scales` of the E4M3 scale of an element, as `e4m3_offset` does."""
-        return e4m3_offset(row, element, self.shape.k)
+        return e4m3_offset_in[Self.Layout](row, element, self.shape.k)
+
+    @always_inline
+    def e4m3_scales[count: Int](self, row: Int, element: Int) -> SIMD[DType.uint8, count]:
+        """Loads so many E4M3 scales of a row, from that of an element on."""
+        comptime if Self.Layout.ORDERS_TENSOR_SCALES:
+            var bytes = SIMD[DType.uint8, count]()
+            comptime for i in range(count):
+                var at = self.e4m3_offset(row, element + i * E4M3_BLOCK)
+                bytes[i] = self.scales.load[width=1](Coord(at))[0]
+            return bytes
+        else:
+            var at = self.e4m3_offset(row, element)
+            return self.scales.load[width=count, alignment=1](Coord(at))
 
     @always_inline
     def codes_of[count: Int](self, row: Int, byte: Int) -> SIMD[DType.uint8, ROOM[count]]:

@@ -6,6 +6,7 @@
 #   scripts/gpu_host.sh portable FOLDER    there: the same of products, by the portable kernels
 #   scripts/gpu_host.sh sanitize FOLDER    there, minutes: no read or write outside an operand (memcheck)
 #   scripts/gpu_host.sh check FOLDER FILE    there, half a minute: how good Hopper's choice of plan is
+#   scripts/gpu_host.sh nvfp4 FOLDER FILE    there, a minute: what NVFP4 weights take beside MXFP4
 #   scripts/gpu_host.sh bench FOLDER RESULTS COMMIT    there: tables, CSV and plot, to folder RESULTS
 #
 # FOLDER/site is put on the Python path: packages that the host lacks, humming as a peer of the bench.
@@ -16,8 +17,8 @@ RUNTIME=(libAsyncRTMojoBindings libAsyncRTRuntimeGlobals libKGENCompilerRTShared
     libMSupportGlobals libMGPRT libNVPTX)
 HUMMING=$(sed -n 's/^bench-cuda = \["\(.*\)"\]$/\1/p' pyproject.toml)
 # What makes its claims on CUDA tensors too.
-TESTS=(hopper/test_cuda{,_fp8,_bytes,_experts}.py simt/test_cuda{,_tiles}.py
-    numerics/test_{quantize,dequantize,layouts,matmul,weight_only,experts,fp8,fuzz}.py
+TESTS=(hopper/test_cuda{,_fp8,_bytes,_experts,_nvfp4}.py simt/test_cuda{,_tiles}.py
+    numerics/test_{quantize,dequantize,layouts,matmul,weight_only,experts,fp8,nvfp4,fuzz}.py
     python/test_{tensor,tensor_parts,tensor_torch,modules,convert,convert_kept,torch_ops,torch_gradients}.py
     python/test_{ops_inputs,experts}.py)
 SANITIZED=${SANITIZED:-short_k or derived_bound or pair_of_formats}
@@ -56,6 +57,7 @@ case "${1:-}" in
            PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 9 \
                python3 -m pytest -q -k "$SANITIZED" tests/hopper ;;
     check) enter "$2"; python3 -m bench.cuda_tune check "$3" ;;
+    nvfp4) enter "$2"; python3 -m bench.cuda_tune nvfp4 "$3" ;;
     bench) enter "$2"; BENCH_COMMIT=$4 python3 -m bench.run --target cuda --results "$3" ;;
-    *)     sed -n '2,12p' "$0"; exit 2 ;;
+    *)     sed -n '2,13p' "$0"; exit 2 ;;
 esac

@@ -116,7 +116,8 @@ struct StoredSizes(TrivialRegisterPassable):
             comptime BLOCK = format.block()
             scales = IndexList[2](BLOCK.row_blocks(rows), BLOCK.k_blocks(k))
         elif format.scale == Scale.E4M3:
-            scales = IndexList[2](rows, format.scale_row_bytes(k))
+            var held = scale_rows[Layout](shape) if Layout.ORDERS_TENSOR_SCALES else rows
+            scales = IndexList[2](held, format.scale_row_bytes(k))
         return Self(IndexList[2](code_rows[Layout](shape), row_bytes), scales)
 
 

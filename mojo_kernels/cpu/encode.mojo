@@ -178,8 +178,7 @@ def float_scaled_block[
     var codes = unpacked[format](packed_block(operand, row, block))
     var scales = E4M3Scales(0)
     comptime if format.scale == Scale.E4M3:
-        var at = operand.e4m3_offset(row, block * format.block_k)
-        scales = operand.scales.load[width=E4M3_SCALES, alignment=1](Coord(at))
+        scales = operand.e4m3_scales[E4M3_SCALES](row, block * format.block_k)
     return FloatScaledBlock[format](codes, scales)
 
 

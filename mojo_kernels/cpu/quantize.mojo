@@ -7,9 +7,10 @@ from std.math import ceildiv
 from std.memory import unsafe_memcpy
 
 from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
-from ..layouts import LAYOUTS, OperandLayout, Plain
+from ..layouts import LAYOUTS, OperandLayout, PADDING_SCALE, Plain
 from ..numbers.floats import FLOAT_TYPES
-from ..numbers.formats import FORMATS, Format, block_of, scale_bytes_of
+from ..numbers.formats import FORMATS, Format, block_of, has_e4m3_scales, has_float_scales
+from ..numbers.formats import scale_bytes_of
 from ..numbers.rounding import Rounding
 from ..operands import Matrix, Operand, flat, matrix
 from .rows import DequantizeRows, FloatRows, QuantizeRows, QuantizeScaledRows
@@ -100,13 +101,7 @@ def run_relayout[T: Team](call: RelayoutCall, team: T) -> Bool:
         comptime format = FORMATS[i]
         if call.format == i:
             row_bytes = format.packed_bytes(call.k)
-            comptime if format.scale.has_float():
-                # Not blocks that a layout knows: these scales stay in their order.
-                var count = scale_bytes_of(i, call.rows, call.k)
-                var source = flat[DType.uint8](call.scales, count)
-                var target = flat[DType.uint8](call.scales_out, count)
-                unsafe_memcpy(dest=target.ptr, src=source.ptr, count=count)
-            else:
+            comptime if not format.scale.has_float():
                 k_blocks = call.k // format.block_k
     comptime for i in range(len(LAYOUTS)):
         comptime for j in range(len(LAYOUTS)):
@@ -118,8 +113,40 @@ def run_relayout[T: Team](call: RelayoutCall, team: T) -> Bool:
                     call.codes_out, call.scales_out, call.rows, row_bytes, k_blocks
                 )
                 relayout(source, target, team)
+                if has_float_scales(call.format):
+                    # Not blocks that a layout knows.
+                    _move_scales[LAYOUTS[i], LAYOUTS[j]](call, team)
                 return True
     return False
+
+
+def _move_scales[
+    Source: OperandLayout, Target: OperandLayout, T: Team
+](call: RelayoutCall, team: T):
+    """Moves scales that stay in their order, or those that a layout orders byte by byte."""
+    comptime SOURCE, TARGET = Source.ORDERS_TENSOR_SCALES, Target.ORDERS_TENSOR_SCALES
+    comptime if SOURCE or TARGET:
+        if has_e4m3_scales(call.format):
+            comptime if not SOURCE:
+                return _move_bytes[Plain, Target](call, team)
+            elif not TARGET:
+                return _move_bytes[Source, Plain](call, team)
+            else:
+                return _move_bytes[Source, Target](call, team)
+    var count = scale_bytes_of(call.format, call.rows, call.k)
+    var source = flat[DType.uint8](call.scales, count)
+    var target = flat[DType.uint8](call.scales_out, count)
+    unsafe_memcpy(dest=target.ptr, src=source.ptr, count=count)
+
+
+def _move_bytes[Source: OperandLayout, Target: OperandLayout, T: Team](call: RelayoutCall, team: T):
+    """Moves rows of E4M3 scales and their tensor scales, as scales of as many blocks."""
+    var row_bytes = Format.NVFP4.scale_row_bytes(call.k)
+    var source = StoredBytes[Source].at(call.codes, call.scales, call.rows, 0, row_bytes)
+    var target = StoredBytes[Target].at(call.codes_out, call.scales_out, call.rows, 0, row_bytes)
+    var multiple = max(Target.ROW_MULTIPLE, Target.SCALE_ROW_MULTIPLE)
+    var rows = even_rows_per_task(target.padded_rows(), row_bytes, multiple)
+    team.run_all(RelayoutRows(source, target, 0, rows), ceildiv(target.padded_rows(), rows))
 
 
 def relayout[
@@ -128,4 +155,6 @@ def relayout[
     """Moves an operand to another layout and writes the target's padding."""
     var multiple = max(Target.ROW_MULTIPLE, Target.SCALE_ROW_MULTIPLE)
     var rows = even_rows_per_task(target.padded_rows(), source.row_bytes, multiple)
-    team.run_all(RelayoutRows(source, target, rows), ceildiv(target.padded_rows(), rows))
+    team.run_all(
+        RelayoutRows(source, target, PADDING_SCALE, rows), ceildiv(target.padded_rows(), rows)
+    )

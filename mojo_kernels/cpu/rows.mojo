@@ -5,7 +5,6 @@ from layout import Coord
 from ..layouts import (
     OperandLayout,
     OperandShape,
-    PADDING_SCALE,
     Plain,
     RUN_BYTES,
     code_rows,
@@ -220,6 +219,8 @@ struct RelayoutRows[Source: OperandLayout, Target: OperandLayout](Work):
 
     var source: StoredBytes[Self.Source]
     var target: StoredBytes[Self.Target]
+    var padding: UInt8
+    """The scale of padding."""
     var rows_per_task: Int
     """A multiple of the target's row multiples."""
 
@@ -239,7 +240,7 @@ struct RelayoutRows[Source: OperandLayout, Target: OperandLayout](Work):
                 target.codes.store[alignment=1](Coord(target.code_at(row, byte)), run)
         for row in range(first, min(last, scale_rows[Self.Target](shape))):
             for block in range(target.padded_blocks()):
-                var scale = PADDING_SCALE
+                var scale = self.padding
                 if row < source.rows and block < source.k_blocks:
                     scale = source.scales.load[width=1](Coord(source.scale_at(row, block)))
                 target.scales.store[alignment=1](Coord(target.scale_at(row, block)), scale)

@@ -103,8 +103,7 @@ def e4m3_words[
     var last, words = operand.shape.rows - 1, Words(0)
     comptime for lane in range(LANES):
         var row = min(tile * LANES + lane, last)
-        var at = operand.e4m3_offset(row, block * format.block_k)
-        var bytes = operand.scales.load[width=COUNT, alignment=1](Coord(at))
+        var bytes = operand.e4m3_scales[COUNT](row, block * format.block_k)
         words[lane] = bitcast[DType.uint16, 1](bytes)[0].cast[DType.uint32]()
     return words
 
@@ -122,8 +121,8 @@ def e4m3_columns[
     var last = operand.shape.rows - 1
     var rows = Array[SIMD[DType.uint8, STEP_BYTES], 4](fill=0)
     comptime for row in range(LANES):
-        var at = operand.e4m3_offset(min(tile * LANES + row, last), block * format.block_k)
-        var bytes = operand.scales.load[width=E4M3_COLUMNS, alignment=1](Coord(at))
+        var of_row = min(tile * LANES + row, last)
+        var bytes = operand.e4m3_scales[E4M3_COLUMNS](of_row, block * format.block_k)
         rows[row % 4] = rows[row % 4].insert[offset=row // 4 * E4M3_COLUMNS](bytes)
     # Pairs of rows, then four; what is left is to turn words of four rows.
     var columns = E4M3Square(0)

@@ -8,9 +8,13 @@ block's factor makes it right.
     pair        0         1         2         3
     codes of    k0, k4    k1, k5    k2, k6    k3, k7
 
-Factors are powers of two, a bfloat16 in both halves of a register. Scales above two, rare in
-weights, need two of them; at the two largest scales the codes 4 and 6 do not fit and the caller has
-to compute another way.
+Factors of E8M0 scales are powers of two, a bfloat16 in both halves of a register. Scales above two,
+rare in weights, need two of them; at the two largest scales the codes 4 and 6 do not fit and the
+caller has to compute another way.
+
+A code times an E4M3 scale has six significant bits, so that too is exact. Seven powers of two are left
+to the tensor scale, which meets sums: what undoes the 2**126 does not fit beside a scale of 448. A
+scale that is NaN or negative is rare, and decoded apart.
 
 Rows of A are kept, rounded to MXFP4 values, or decoded. Four neighbouring lanes hold a block, eight
 elements each. Numbers that come as bfloat16 are rounded two at a time, as they lie in memory; all
@@ -25,7 +29,7 @@ from std.memory import bitcast
 from ..numbers.elements import Element
 from ..numbers.floats import round_to
 from ..numbers.rounding import scale_from_amax
-from ..numbers.scales import E8M0_BIAS, E8M0_LARGEST, E8M0_NAN
+from ..numbers.scales import E8M0_BIAS, E8M0_LARGEST, E8M0_NAN, Scale
 from ..simt.arguments import Activations
 from ..simt.codec import ANY_BITS, Chunk, element_of, encode_chunk, f32_of_scale, pack
 from ..simt.codec import rounded_chunk, scale_of_block
@@ -48,6 +52,7 @@ from .instructions.packed import (
     packed_add,
     packed_max,
     packed_min,
+    packed_multiply,
     packed_multiply_add,
 )
 from .instructions.warp import keep_branch
@@ -104,13 +109,68 @@ def scaled_pairs_of_any(word: UInt32, scale: UInt32) -> Pairs:
     return multiply_pairs(first, NAN if scale == UInt32(E8M0_NAN) else second)
 
 
+comptime E4M3_HALVINGS = 7
+"""How many times a weight under an E4M3 scale is halved, which its tensor scale undoes."""
+
+
 @always_inline
-def decode_rows(words: SIMD[DType.uint32, ROWS_PER_LANE], scales: UInt32) -> Rows[ROWS_PER_LANE]:
+def e4m3_factor(scale_halves: UInt32) -> UInt32:
+    """Returns the factor of an E4M3 scale that is a number and not negative.
+
+    The byte's bits are those of a bfloat16 number that is 2**120 too small, subnormal or not.
+    """
+    comptime TO_BITS = BF16_MANTISSA_BITS - Element.E4M3.mantissa_bits
+    comptime TO_SCALE = E8M0_BIAS - Element.E4M3.bias
+    comptime TO_CODE = E8M0_BIAS - Element.E2M1.bias - E4M3_HALVINGS
+    var small = scale_halves << UInt32(TO_BITS)
+    var scale = packed_multiply(small, UInt32(E8M0_BIAS + TO_SCALE) * EXPONENT_UNIT)
+    return packed_multiply(scale, UInt32(E8M0_BIAS + TO_CODE) * EXPONENT_UNIT)
+
+
+@always_inline
+def factor_of[scale: Scale](scale_halves: UInt32) -> UInt32:
+    """Returns the factors of two scale bytes, each in its half of a register, that are usual."""
+    comptime if scale == Scale.E4M3:
+        return e4m3_factor(scale_halves)
+    else:
+        return single_factor(scale_halves)
+
+
+@always_inline
+def unusual_bits[scale: Scale](scales: UInt32) -> UInt32:
+    """Returns bits whose `may_need_two_factors` says that some scale bytes may be unusual.
+
+    Those of E4M3 are NaN, 0x7F, and what has a sign.
+    """
+    comptime if scale == Scale.E4M3:
+        return scales | (scales + 0x01010101)
+    else:
+        return scales
+
+
+@always_inline
+def scaled_pairs_under[scale: Scale](word: UInt32, byte: UInt32) -> Pairs:
+    """Decodes a word under any scale byte of a kind."""
+    comptime if scale == Scale.E4M3:
+        comptime NAN = UInt32(0x7FC0)
+        var magnitude = byte & UInt32(Element.E4M3.magnitude_mask())
+        var sign = (byte & UInt32(Element.E4M3.sign_code())) << 8
+        var factor = e4m3_factor(magnitude) | sign
+        var is_nan = magnitude == UInt32(Element.E4M3.nan_code)
+        return multiply_pairs(unscaled_pairs(word), (NAN if is_nan else factor) * BOTH_HALVES)
+    else:
+        return scaled_pairs_of_any(word, byte)
+
+
+@always_inline
+def decode_rows[
+    scale: Scale
+](words: SIMD[DType.uint32, ROWS_PER_LANE], scales: UInt32) -> Rows[ROWS_PER_LANE]:
     """Decodes the words of a lane's four rows under scales that one factor applies."""
     var decoded = Rows[ROWS_PER_LANE](uninitialized=True)
     comptime for odd in range(2):
         # The factors of rows `odd` and `odd` + 2.
-        var factors = single_factor((scales >> UInt32(8 * odd)) & LOW_BYTES)
+        var factors = factor_of[scale]((scales >> UInt32(8 * odd)) & LOW_BYTES)
         comptime for upper in range(2):
             comptime row = odd + 2 * upper
             decoded[row] = multiply_pairs_by_half[upper == 1](unscaled_pairs(words[row]), factors)
@@ -118,14 +178,14 @@ def decode_rows(words: SIMD[DType.uint32, ROWS_PER_LANE], scales: UInt32) -> Row
 
 
 @always_inline
-def decode_rows_of_any(
-    words: SIMD[DType.uint32, ROWS_PER_LANE], scales: UInt32
-) -> Rows[ROWS_PER_LANE]:
+def decode_rows_of_any[
+    scale: Scale
+](words: SIMD[DType.uint32, ROWS_PER_LANE], scales: UInt32) -> Rows[ROWS_PER_LANE]:
     """Decodes the words of a lane's four rows under any scales."""
     var decoded = Rows[ROWS_PER_LANE](uninitialized=True)
     comptime for row in range(ROWS_PER_LANE):
-        var scale = (scales >> UInt32(8 * row)) & 0xFF
-        decoded[row] = scaled_pairs_of_any(words[row], scale)
+        var byte = (scales >> UInt32(8 * row)) & 0xFF
+        decoded[row] = scaled_pairs_under[scale](words[row], byte)
     return decoded^
 
 

@@ -10,9 +10,10 @@ from ..problem import ANY, Known, Problem
 from ..simt import dispatch as portable
 from ..simt.quantize import quantize as quantize_portably
 from . import gemm_rs_bf16 as rs_bf16, quantize as fast
-from .host.gemm import takes_float_scales, takes_mxfp4_weights, takes_mxfp8
+from .host.gemm import takes_float_scales, takes_mxfp4_weights, takes_mxfp8, takes_nvfp4_weights
+from .layout import NVFP4, OPERANDS
 from .plan import Kernel, OperandType, Plan
-from .gemm_prepared import launch_float_scaled, launch_prepared
+from .gemm_prepared import launch_float_scaled, launch_nvfp4, launch_prepared
 from .streaming import kernel as streaming
 
 
@@ -27,11 +28,22 @@ def launch[
         return portable.launch[known](problem, queue, is_lent)
     comptime LEFT = known.left_format
     comptime RIGHT = known.right_format
+    comptime if takes_nvfp4_weights(LEFT, RIGHT, known.layout):
+        if problem.right.format == NVFP4.code():
+            if plan.kernel == Kernel.STREAM:
+                return streaming.launch[NVFP4.scale](problem, plan, queue)
+            if plan.kernel == Kernel.RS_BF16:
+                return rs_bf16.launch[NVFP4.scale](problem, plan, queue)
+            if plan.kernel == Kernel.SS_BF16:
+                return launch_nvfp4(problem, plan, queue)
+            raise Error(
+                "plan: NVFP4 weights are for bfloat16 tensor cores: stream, rs_bf16, ss_bf16"
+            )
     comptime if takes_mxfp4_weights(LEFT, RIGHT, known.layout):
         if plan.kernel == Kernel.STREAM:
-            return streaming.launch(problem, plan, queue)
+            return streaming.launch[OPERANDS.scale](problem, plan, queue)
         if plan.kernel == Kernel.RS_BF16:
-            return rs_bf16.launch(problem, plan, queue)
+            return rs_bf16.launch[OPERANDS.scale](problem, plan, queue)
         if plan.kernel.operand == OperandType.E5M2:
             return launch_prepared[OperandType.E5M2](problem, plan, queue)
         if plan.kernel == Kernel.SS_BF16:

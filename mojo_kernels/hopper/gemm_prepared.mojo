@@ -4,7 +4,7 @@
     MXFP4                 MXFP4             E5M2 by E5M2             A; B for an SS main loop
     MXFP8                 MXFP8, MXFP4      E4M3 by E4M3 or E5M2     A; B for an SS main loop
     MXFP6 (E2M3)          MXFP4             E4M3 by E5M2             A; B for an SS main loop
-    bfloat16, kept        MXFP4             bfloat16                 B
+    bfloat16, kept        MXFP4, NVFP4      bfloat16                 B
     E4M3, float scales    the same          E4M3                     A, if it is floats
 
 MXFP4 and MXFP8 weights are preshuffled, and RS main loops have them become bytes in registers,
@@ -33,8 +33,9 @@ from .host.workspace import (
     workspace_of,
 )
 from .plan import MainLoop, OperandType, Plan
-from .shapes import TILE_HEIGHTS, RS_TILE_HEIGHTS, GROUPS, ROW_BYTES, columns_of
+from .shapes import TILE_HEIGHTS, RS_TILE_HEIGHTS, GROUPS, NUMBER_BYTES, ROW_BYTES, columns_of
 from .prepare.float_scales import FloatOperands, FloatScaledRows, FloatScales
+from .prepare.kept import KeptRows
 from .prepare.kernel import TilesOfB, launch_prepare
 from .prepare.operands import PreparedRows, PreparedSixes
 from .prepare.source import SourceRows
@@ -99,10 +100,7 @@ def _launch[
             n, columns_of(tile_rows)
         )
         comptime if Rows.IS_BF16:
-            var row_bytes, stride = Rows.NUMBER_BYTES * k, problem.left.row_stride
-            left = MappedRows(
-                problem.left.values, m, row_bytes, Rows.NUMBER_BYTES * stride, tile_rows
-            )
+            left = _kept(problem, tile_rows)
         launch_ss[rows=tile_rows](problem, rows, left, right, cut, queue)
     else:
         var grid = grid_of_rs_fp8(m, n, k, cut, bits)
@@ -112,6 +110,31 @@ def _launch[
                     rows, grid, problem, 1, queue, fix_up
                 )
         launch_rs[Rows, tile_rows](rows, grid, problem, cut.ranks, queue)
+
+
+def _kept(problem: Problem, tile_rows: Int) -> MappedRows:
+    """Returns rows of A that are bfloat16 numbers where they are, in boxes of so many."""
+    var row_bytes, stride_bytes = NUMBER_BYTES * problem.k, NUMBER_BYTES * problem.left.row_stride
+    return MappedRows(problem.left.values, problem.m, row_bytes, stride_bytes, tile_rows)
+
+
+def launch_nvfp4(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    """Launches a product of bfloat16 activations that are kept and NVFP4 weights."""
+    if not Pair.of(problem).has_prepared(OperandType.BF16):
+        raise Error("plan: bfloat16 is for bfloat16 activations that are kept")
+    comptime for tile_rows in TILE_HEIGHTS:
+        if plan.rows == tile_rows:
+            var m, n, k = problem.m, problem.n, problem.k
+            var rows = KeptRows.at(problem, queue.workspace(workspace_of(m, n, k, plan)))
+            var b = TilesOfB.of(problem, ctas_of_tile(n, MAX_TILE_CTAS))
+            var source = SourceRows[False].of(m, k, LANE_CHUNKS)
+            launch_prepare(Activations(problem), b, rows, source, queue)
+            var right = rows.right.mapped(n, columns_of(tile_rows))
+            var cut = plan.within(Int(rows.right.num_steps))
+            return launch_ss[rows=tile_rows](
+                problem, rows, _kept(problem, tile_rows), right, cut, queue
+            )
+    raise Error(String("plan: no tile of these operands has ", plan.rows, " rows"))
 
 
 def launch_float_scaled(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:

@@ -12,7 +12,8 @@ A CTA computes 128 columns of C, or 64 hidden numbers of gates and ups, for the 
     split_k      one                             ranks of a cluster, parities    reduction over both
     grouped      those of a list                 as `persistent`, or by parities as these, or with a gate
 
-Stages go on from one tile to the next: those of the next one fill during the epilogue. A is ready as
+Weights are MXFP4, or NVFP4 under activations that are kept: then sums meet tensor scales before the
+epilogue. Stages go on from one tile to the next: those of the next one fill during the epilogue. A is ready as
 bfloat16, and read again as it came in the fallback, for what bfloat16 cannot hold:
 
     product    stages of
@@ -28,11 +29,12 @@ from std.math import align_up
 from std.utils import StaticTuple
 
 from ..launch.queue import DevicePointer, Queue
+from ..numbers.scales import Scale
 from ..problem import Problem
 from ..routing.slots import NO_EXPERT
 from ..simt.arguments import Activations, Result, Weights
 from ..simt.views import flat_of
-from .decode.bf16 import GatePairs, HalfTile, first_row_of
+from .decode.bf16 import GatePairs, HalfTile, RowTensorScales, WeightReader, first_row_of
 from .gemm_operands import StagedRows
 from .epilogue.fallback import Fallback, compute_exactly
 from .epilogue.reduce import Cluster, Reduction, flag_of, store_zeros
@@ -97,6 +99,8 @@ def gemm_rs_bf16[
     Flags are those of rows of A that bfloat16 cannot hold. A cluster has so many CTAs, which split K, if
     they have one tile each.
     """
+    comptime of_grid = config.under(Scale.E8M0).shared_bytes()
+    comptime assert config.shared_bytes() == of_grid, "grids are the same, whatever the scales"
     var product = Product(w, c, UInt32(1) if config.is_persistent else cluster, order)
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
@@ -140,6 +144,8 @@ struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassabl
 
     comptime IS_LIST = Self.Product.Scheduler.IS_LIST
     comptime IS_GATED = Self.Product.GATING != Gating.NONE
+    comptime HAS_FALLBACK = Self.config.scale == Scale.E8M0
+    """Whether bfloat16 may not hold something: under E4M3 scales, activations are kept."""
     comptime Pipeline = RsRing[Self.config.layout()]
 
     @always_inline
@@ -164,7 +170,9 @@ struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassabl
                     comptime WARPS = Self.config.consumer_warps()
                     store_zeros[WARPS](tile.column, self.product.result(tile))
                     continue
-            var may_be_marked = self.any_mark(tile)
+            var may_be_marked = False
+            comptime if Self.HAS_FALLBACK:
+                may_be_marked = self.any_mark(tile)
             var outcome = Outcome(True, False)
             comptime for i in range(len(WIDTHS)):
                 comptime width = WIDTHS[i]
@@ -181,9 +189,10 @@ struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassabl
             comptime if len(WIDTHS) > 1:
                 # Found behind the branches: ptxas takes what they choose for divergent.
                 outcome.overflows = any_lane(load_word(flag_of(ring.base, self.warp)) != 0)
-            if outcome.overflows or any_lane(may_be_marked):
-                keep_branch()
-                self.fall_back(tile, rows, outcome.overflows)
+            comptime if Self.HAS_FALLBACK:
+                if outcome.overflows or any_lane(may_be_marked):
+                    keep_branch()
+                    self.fall_back(tile, rows, outcome.overflows)
             comptime if not Self.config.is_persistent:
                 break
 
@@ -240,15 +249,20 @@ struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassabl
         comptime if Self.config.k_splits > 1:
             var mine, parity = ring, self.warp // UInt32(READERS)
             var half = HalfTile(self.warp)
-            RsWarp[Self.config](parity, num_steps, num_blocks, half, flag).multiply(mine, sums)
+            self.multiply(
+                RsWarp[Self.config](parity, num_steps, num_blocks, half, flag), tile, mine, sums
+            )
             comptime if Self.config.is_persistent:
                 ring.advance_by(num_steps)
         elif Self.IS_GATED:
             var pairs = GatePairs.of(self.warp, to.part.half == 0)
-            RsWarp[Self.config](0, num_steps, num_blocks, pairs, flag).multiply(ring, sums)
+            self.multiply(
+                RsWarp[Self.config](0, num_steps, num_blocks, pairs, flag), tile, ring, sums
+            )
         else:
-            RsWarp[Self.config](0, num_steps, num_blocks, HalfTile(self.warp), flag).multiply(
-                ring, sums
+            var half = HalfTile(self.warp)
+            self.multiply(
+                RsWarp[Self.config](0, num_steps, num_blocks, half, flag), tile, ring, sums
             )
         comptime if not Self.IS_LIST:
             if is_last:
@@ -279,6 +293,28 @@ struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassabl
         else:
             store_warp_rows(sums, room_of(ring.base, self.warp), to, column)
         return outcome
+
+    @always_inline
+    def multiply[
+        Reader: WeightReader, rows: Int, //
+    ](
+        self,
+        of_warp: RsWarp[Self.config, Reader],
+        tile: WorkTile,
+        mut ring: Self.Pipeline,
+        mut sums: Accumulator[rows],
+    ):
+        """Multiplies the stages of a tile; sums meet tensor scales, if there are any."""
+        comptime if Self.config.scale == Scale.E4M3:
+            var tiles = self.product.weight_tiles(tile.column)
+            var weights = self.product.weights(tile.group)
+            var scales = RowTensorScales[Reader].load(
+                of_warp.reader, weights, tiles, UInt32(self.a.k)
+            )
+            of_warp.multiply(ring, sums)
+            scales.apply(sums)
+        else:
+            of_warp.multiply(ring, sums)
 
     @always_inline
     def columns(self, first: UInt32) -> Tuple[UInt32, UInt32]:
@@ -324,17 +360,22 @@ struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassabl
                 compute_exactly(self.a, w, to.result, tile.row + row, UInt32(column), lane)
 
 
-def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+def launch[scale: Scale](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Expands the activations, and multiplies; stream-K if stages are few enough for it."""
     comptime for rows in TILE_HEIGHTS:
         if plan.has_split_k_consumers() and plan.rows == rows:
-            return _launch[RsConfig.split_k(rows), Schedule.CEILED_CLUSTERS](problem, plan, queue)
+            return _launch[RsConfig.split_k(rows, scale), Schedule.CEILED_CLUSTERS](
+                problem, plan, queue
+            )
     if not is_shared(problem.m, problem.n, problem.k, plan):
         comptime PLAN = Plan.PERSISTENT_RS_BF16
-        return _launch[RsConfig.persistent(PLAN.rows), Schedule.CLUSTERS](problem, PLAN, queue)
+        comptime CONFIG = RsConfig.persistent(PLAN.rows, scale)
+        return _launch[CONFIG, Schedule.CLUSTERS](problem, PLAN, queue)
     comptime for rows in RS_TILE_HEIGHTS:
         if plan.rows == rows:
-            return _launch[RsConfig.persistent(rows), Schedule.STREAM_K](problem, plan, queue)
+            return _launch[RsConfig.persistent(rows, scale), Schedule.STREAM_K](
+                problem, plan, queue
+            )
     raise Error(String("plan: got ", plan.rows, " rows of a tile, expected 64, 128 or 256"))
 
 

@@ -66,7 +66,7 @@ def gemm_ss[
 
     # Broadcast, so that the compiler knows that whole warps take every branch together.
     var warp = broadcast(UInt32(thread_idx.x) // 32)
-    comptime NUMBERS = Operands.SCALING == Scaling.NUMBERS
+    comptime NUMBERS = Operands.SCALING.is_of_numbers()
     comptime STAGE_NUMBERS = UInt32(ROW_BYTES // (NUMBER_BYTES if NUMBERS else 1))
     var num_steps = (UInt32(a.k) + STAGE_NUMBERS - 1) // STAGE_NUMBERS
     comptime Scheduler = DenseScheduler[rows, columns=columns_of(rows)]

@@ -4,7 +4,8 @@ A tile is 32 rows x one block of four-bit codes: one granule of each row.
 """
 
 from ..layouts import PreshuffledCuda
-from ..numbers.formats import Format
+from ..numbers.formats import E4M3_BLOCK, Format
+from ..numbers.scales import Scale
 
 comptime OPERANDS = Format.MXFP4
 """The format of weights, and of activations that are not kept."""
@@ -22,3 +23,22 @@ comptime K_LANES = PreshuffledCuda.K_LANES
 """Lanes that share a row."""
 comptime TILE_BYTES = PreshuffledCuda.TILE_BYTES
 """Bytes of a tile's codes."""
+comptime NVFP4 = Format.NVFP4
+"""The format of weights beside `OPERANDS`: the same codes under other scales."""
+
+
+def scale_of_weights(format: Int) -> Scale:
+    """Returns the kind of the scales of four-bit weights, by their format's position."""
+    return NVFP4.scale if format == NVFP4.code() else OPERANDS.scale
+
+
+@always_inline
+def block_scales(scale: Scale) -> Int:
+    """Returns the scales of a row in a block of `BLOCK` elements."""
+    return BLOCK // E4M3_BLOCK if scale == Scale.E4M3 else 1
+
+
+@always_inline
+def tile_scale_bytes(scale: Scale, num_blocks: Int) -> Int:
+    """Returns the bytes of the scales of a tile of so many blocks, and of its tensor scales."""
+    return (num_blocks * block_scales(scale) + scale.row_bytes) * TILE_ROWS

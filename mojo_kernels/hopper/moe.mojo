@@ -18,7 +18,8 @@ from std.math import align_up
 from ..experts import Experts, ExpertsProblem, GroupedProblem
 from ..launch.queue import Queue, device_pointer
 from ..numbers.gates import Gate
-from ..problem import Known, Left
+from ..numbers.scales import Scale
+from ..problem import Known, Left, may_be
 from ..routing.groups import Groups
 from ..routing.slots import Slots
 from ..simt import experts as portable
@@ -41,7 +42,7 @@ from .host.moe import (
     workspace_of,
 )
 from .host.workspace import ALL_ROWS, LANE_CHUNKS, MANY_CHUNKS
-from .layout import TILE_ROWS as WEIGHT_ROWS
+from .layout import NVFP4, OPERANDS, TILE_ROWS as WEIGHT_ROWS
 from .plan import Kernel, OperandType
 from .prepare.bf16 import prepare_bf16_places
 from .prepare.experts import Matrices, begin_groups, begin_slots
@@ -57,12 +58,13 @@ from .streaming import kernel as streaming
 
 def multiply_grouped[known: Known](problem: GroupedProblem, mut queue: Some[Queue]) raises:
     """Launches a grouped product."""
-    comptime if may_take_operands[known]():
-        var kernel = kernel_of(problem)
-        if kernel == Kernel.STREAM:
-            return streaming.multiply_grouped(problem, queue)
-        if kernel != Kernel.PORTABLE:
-            return _multiply_grouped(problem, queue)
+    var kernel = kernel_of(problem)
+    comptime for weights in [OPERANDS, NVFP4]:
+        comptime if may_take_operands[known](weights):
+            if kernel != Kernel.PORTABLE and problem.experts.right.format == weights.code():
+                if kernel == Kernel.STREAM:
+                    return streaming.multiply_grouped[weights.scale](problem, queue)
+                return _multiply_grouped[weights.scale](problem, queue)
     portable.multiply_grouped[known](problem, queue)
 
 
@@ -70,16 +72,18 @@ def multiply_experts[
     known_gate_up: Known, known_down: Known
 ](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     """Launches a layer of experts."""
-    comptime if may_take_operands[known_gate_up]() and may_take_operands[known_down]():
-        var kernel = kernel_of(problem)
-        if kernel == Kernel.STREAM:
-            return streaming.multiply_experts(problem, queue)
-        if kernel != Kernel.PORTABLE:
-            return _multiply_experts(problem, queue)
+    var kernel = kernel_of(problem)
+    comptime for weights in [OPERANDS, NVFP4]:
+        comptime may_take = may_take_operands[known_gate_up](weights)
+        comptime if may_take and may_take_operands[known_down](weights):
+            if kernel != Kernel.PORTABLE and problem.gate_up.right.format == weights.code():
+                if kernel == Kernel.STREAM:
+                    return streaming.multiply_experts[weights.scale](problem, queue)
+                return _multiply_experts[weights.scale](problem, queue)
     portable.multiply_experts[known_gate_up, known_down](problem, queue)
 
 
-def _multiply_grouped(problem: GroupedProblem, mut queue: Some[Queue]) raises:
+def _multiply_grouped[scale: Scale](problem: GroupedProblem, mut queue: Some[Queue]) raises:
     if problem.m == 0 or problem.n == 0:
         return
     var memory = Memory.of(problem, queue.workspace(workspace_of(problem)))
@@ -96,10 +100,10 @@ def _multiply_grouped(problem: GroupedProblem, mut queue: Some[Queue]) raises:
     else:
         queue.launch[lay_out_groups](grid_of_lists(), sizes, lists, tile_rows)
     var target = Target(Result(problem.values, problem.dtype, problem.m, problem.n), Gate.NONE)
-    product.launch[False](memory, lists, target, queue)
+    product.launch[False, scale](memory, lists, target, queue)
 
 
-def _multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
+def _multiply_experts[scale: Scale](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     if problem.routing.tokens == 0:
         return
     var memory = Memory.of(problem, queue.workspace(workspace_of(problem)))
@@ -120,16 +124,16 @@ def _multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
         queue.launch[route_slots](grid_of_lists(), routing, experts, lists, tile_rows)
     var hidden = Result(memory.hidden, problem.left.dtype, count, inner)
     if is_fused(problem.gate):
-        gate_up.launch[True](memory, lists, Target(hidden, problem.gate), queue)
+        gate_up.launch[True, scale](memory, lists, Target(hidden, problem.gate), queue)
     else:
         var of_sums = Result(memory.rows, Int(FLOAT32), count, sums)
-        gate_up.launch[False](memory, lists, Target(of_sums, Gate.NONE), queue)
+        gate_up.launch[False, scale](memory, lists, Target(of_sums, Gate.NONE), queue)
         hidden.rows = UInt32(memory.lists.num_places)
         launch_activation(memory.rows, problem.gate, hidden, queue)
     # Hidden numbers are where their places are.
     lists.are_gathered = False
     var of_slots = Result(memory.rows, Int(FLOAT32), count, width)
-    down.launch[False](memory, lists, Target(of_slots, Gate.NONE), queue)
+    down.launch[False, scale](memory, lists, Target(of_slots, Gate.NONE), queue)
     launch_sums(problem, memory.rows, Places.listed_at(lists.places), queue)
 
 
@@ -160,17 +164,18 @@ struct _Product(TrivialRegisterPassable):
         return Matrices.of(self.experts, self.n, self.k, exponents)
 
     def launch[
-        is_gated: Bool
+        is_gated: Bool, scale: Scale
     ](self, memory: Memory, lists: Lists, target: Target, mut queue: Some[Queue]) raises:
         """Launches the preparation of rows, and the product."""
-        if not memory.is_fp8():
-            return self._launch_bf16[is_gated](memory, lists, target, queue)
-        if memory.kernel == Kernel.RS_E4M3:
-            return self._launch_fp8[OperandType.E4M3, is_gated](memory, lists, target, queue)
-        self._launch_fp8[OperandType.E5M2, is_gated](memory, lists, target, queue)
+        comptime if scale == OPERANDS.scale:
+            if memory.kernel == Kernel.RS_E4M3:
+                return self._launch_fp8[OperandType.E4M3, is_gated](memory, lists, target, queue)
+            if memory.is_fp8():
+                return self._launch_fp8[OperandType.E5M2, is_gated](memory, lists, target, queue)
+        self._launch_bf16[is_gated, scale](memory, lists, target, queue)
 
     def _launch_bf16[
-        is_gated: Bool
+        is_gated: Bool, scale: Scale
     ](self, memory: Memory, lists: Lists, target: Target, mut queue: Some[Queue]) raises:
         var a = Activations(self.left, self.k)
         var num_places = memory.lists.num_places
@@ -192,7 +197,7 @@ struct _Product(TrivialRegisterPassable):
         comptime for rows in TILE_ROWS:
             if memory.tile_rows == rows:
                 comptime Product = GroupedProduct[rows, gating]
-                queue.launch[gemm_rs_bf16[RsConfig.grouped(rows), Product]](
+                queue.launch[gemm_rs_bf16[RsConfig.grouped(rows, scale), Product]](
                     grid_of_tiles(memory.kernel, rows, num_tiles, column_tiles),
                     rows_of_a, flags, a, weights, target, lists, UInt32(1),
                 )  # fmt: skip

@@ -9,7 +9,8 @@ Sizes alone, which kernels and the host read: nothing here is an instruction.
 
 from std.math import align_up, ceildiv
 
-from .layout import BLOCK, GRANULE_BITS, TILE_BYTES, TILE_ROWS
+from ..numbers.scales import Scale
+from .layout import BLOCK, GRANULE_BITS, TILE_BYTES, TILE_ROWS, block_scales
 from .plan import SS_TILE_ELEMENTS, OperandType, Plan
 
 comptime WARP_GROUP = 128
@@ -116,14 +117,16 @@ struct RsLayout(TrivialRegisterPassable):
     var last_bytes: Int
     """Bytes behind the last stage."""
     var max_count: Int
+    var scale: Scale
+    """The scales of weights."""
 
     @staticmethod
-    def bf16(rows: Int, last_bytes: Int = 0) -> Self:
+    def bf16(rows: Int, last_bytes: Int = 0, scale: Scale = Scale.E8M0) -> Self:
         """Returns stages of bfloat16 rows.
 
         The warps that produce say once that their weights come, the first one that the rows do.
         """
-        return Self(rows, STEP_BLOCKS, 4, 0, TILES + 1, STAGES_AT, last_bytes, MAX_STAGES)
+        return Self(rows, STEP_BLOCKS, 4, 0, TILES + 1, STAGES_AT, last_bytes, MAX_STAGES, scale)
 
     @staticmethod
     def fp8(rows: Int, bits: Int, has_factors: Bool) -> Self:
@@ -141,6 +144,7 @@ struct RsLayout(TrivialRegisterPassable):
             HEADER_BYTES + GROUPS * room_bytes(room_rows(rows)),
             0,
             MAX_DIRECT_STAGES,
+            Scale.E8M0,
         )
 
     def codes_at(self) -> Int:
@@ -153,7 +157,7 @@ struct RsLayout(TrivialRegisterPassable):
 
     def factors_at(self) -> Int:
         """Returns where the factors are in a stage."""
-        return self.scales_at() + TILES * self.blocks * TILE_ROWS
+        return self.scales_at() + TILES * self.blocks * block_scales(self.scale) * TILE_ROWS
 
     def space(self) -> StageSpace:
         """Returns the stages that fit."""
@@ -198,23 +202,31 @@ struct RsConfig(Equatable, TrivialRegisterPassable):
     """Registers of a consumer thread: more than its even share."""
     var producer_registers: Int
     """Registers of the other threads: what consumers leave."""
+    var scale: Scale
+    """The scales of weights."""
 
     @staticmethod
-    def persistent(rows: Int) -> Self:
+    def persistent(rows: Int, scale: Scale = Scale.E8M0) -> Self:
         """Returns that for many rows: a weight is decoded once for all of them, tile after tile."""
-        return Self(rows, 1, True, 1, 232, 40)
+        return Self(rows, 1, True, 1, 232, 40, scale)
 
     @staticmethod
-    def split_k(rows: Int) -> Self:
+    def split_k(rows: Int, scale: Scale = Scale.E8M0) -> Self:
         """Returns that for fewer: decoding takes the time, hence twice the consumers."""
-        return Self(rows, 2, False, 1, 112, 32)
+        return Self(rows, 2, False, 1, 112, 32, scale)
 
     @staticmethod
-    def grouped(rows: Int) -> Self:
+    def grouped(rows: Int, scale: Scale = Scale.E8M0) -> Self:
         """Returns that for tiles of a list."""
-        return Self.persistent(rows) if rows >= MANY_ROWS else Self(
-            rows, 2, True, STEP_BLOCKS, 112, 32
+        return Self.persistent(rows, scale) if rows >= MANY_ROWS else Self(
+            rows, 2, True, STEP_BLOCKS, 112, 32, scale
         )
+
+    def under(self, scale: Scale) -> Self:
+        """Returns the setting for weights under other scales."""
+        var found = self
+        found.scale = scale
+        return found
 
     def consumer_warps(self) -> Int:
         """Returns the warps that multiply, 16 weight rows each."""
@@ -234,7 +246,8 @@ struct RsConfig(Equatable, TrivialRegisterPassable):
 
     def layout(self) -> RsLayout:
         """Returns the stages; partial sums lie behind them, or after one tile in their place."""
-        return RsLayout.bf16(self.rows, self.sums_bytes() if self.is_persistent else 0)
+        var behind = self.sums_bytes() if self.is_persistent else 0
+        return RsLayout.bf16(self.rows, behind, self.scale)
 
     def sums_at(self) -> Int:
         """Returns where partial sums lie."""
@@ -362,20 +375,22 @@ struct StreamConfig(Equatable, TrivialRegisterPassable):
     """Whether rows belong to experts."""
     var is_gated: Bool
     """Whether columns are gates and ups, in halves of the tiles or next to each other."""
+    var scale: Scale
+    """The scales of weights."""
 
     @staticmethod
-    def dense(plan: Plan, share: Int) -> Self:
+    def dense(plan: Plan, share: Int, scale: Scale = Scale.E8M0) -> Self:
         """Returns that of a plan whose CTAs have `share` blocks of K each."""
         var tiles = plan.columns // TILE_ROWS
         var k_warps = DENSE_WARPS // tiles
         var is_short = share <= SHORT * k_warps
-        return Self(plan.rows // FRAGMENT_ROWS, tiles, k_warps, is_short, False, False)
+        return Self(plan.rows // FRAGMENT_ROWS, tiles, k_warps, is_short, False, False, scale)
 
     @staticmethod
-    def grouped(row_fragments: Int, is_gated: Bool) -> Self:
+    def grouped(row_fragments: Int, is_gated: Bool, scale: Scale = Scale.E8M0) -> Self:
         """Returns that of tiles of so many rows of an expert."""
         var tiles = 1 if row_fragments == 1 and not is_gated else 2
-        return Self(row_fragments, tiles, GROUPED_K_WARPS, False, True, is_gated)
+        return Self(row_fragments, tiles, GROUPED_K_WARPS, False, True, is_gated, scale)
 
     def warps(self) -> Int:
         """Returns the warps of a CTA."""

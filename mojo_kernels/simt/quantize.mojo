@@ -19,11 +19,12 @@ from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
 from ..launch.grid import Grid
 from ..launch.queue import DevicePointer, Queue, device_pointer
 from ..layouts import LAYOUTS, OperandLayout, OperandShape, PADDING_SCALE, RUN_BYTES
-from ..layouts import code_rows, padded_blocks, scale_rows
+from ..layouts import code_rows, e4m3_bytes_of, e4m3_offset_in, padded_blocks, scale_rows
 from ..numbers.floats import FLOAT_TYPES, round_product_to, round_to
 from ..numbers.decode import decode
 from ..numbers.elements import Element
-from ..numbers.formats import FORMATS, Format, block_of, has_e4m3_scales, has_float_scales
+from ..numbers.formats import E4M3_BLOCK, FORMATS, Format
+from ..numbers.formats import block_of, has_e4m3_scales, has_float_scales
 from ..numbers.formats import scale_bytes_of
 from ..numbers.rounding import float_scale_from_amax, tensor_scale_from_amax
 from ..numbers.scales import Scale
@@ -375,7 +376,7 @@ def _dequantize[
 
 
 def relayout_runs[
-    Source: OperandLayout, Target: OperandLayout
+    Source: OperandLayout, Target: OperandLayout, orders_bytes: Bool
 ](
     codes: DevicePointer[DType.uint8],
     scales: DevicePointer[DType.uint8],
@@ -388,7 +389,8 @@ def relayout_runs[
 ):
     """Moves one run of codes and one scale a thread, and writes the padding.
 
-    Scales that are floats, or have some behind them, stay in their order: `kept_bytes`.
+    Scales that are floats, or have some behind them, stay in their order: `kept_bytes`; unless a
+    layout orders those behind which a tensor scale lies, byte by byte.
     """
     var shape = OperandShape(Int(rows), Int(k))
     var source = PackedRows[Source](codes, scales, shape.k)
@@ -400,6 +402,14 @@ def relayout_runs[
             bytes = source.load_run(row, run, Int(row_bytes))
         target.store_run(row, run, Int(row_bytes), bytes)
 
+    comptime if orders_bytes:
+        var scale_row, byte = divmod(global_thread(), Format.NVFP4.scale_row_bytes(shape.k))
+        if global_thread() < e4m3_bytes_of[Target](shape.rows, shape.k):
+            var element, moved = byte * E4M3_BLOCK, UInt8(0)
+            if scale_row < shape.rows:
+                moved = flat_of(scales)[e4m3_offset_in[Source](scale_row, element, shape.k)]
+            flat_of(scales_out)[e4m3_offset_in[Target](scale_row, element, shape.k)] = moved
+        return
     if kept_bytes > 0:
         if global_thread() < Int(kept_bytes):
             flat_of(scales_out)[global_thread()] = flat_of(scales)[global_thread()]
@@ -417,12 +427,18 @@ def relayout(call: RelayoutCall, mut queue: Some[Queue]) raises:
     comptime for i in range(len(LAYOUTS)):
         comptime for j in range(len(LAYOUTS)):
             if call.layout == i and call.layout_out == j:
-                return _relayout[LAYOUTS[i], LAYOUTS[j]](call, queue)
+                comptime HAS_ORDER = (
+                    LAYOUTS[i].ORDERS_TENSOR_SCALES or LAYOUTS[j].ORDERS_TENSOR_SCALES
+                )
+                comptime if HAS_ORDER:
+                    if has_e4m3_scales(call.format):
+                        return _relayout[LAYOUTS[i], LAYOUTS[j], True](call, queue)
+                return _relayout[LAYOUTS[i], LAYOUTS[j], False](call, queue)
     raise Error(String("unknown layout, codes ", call.layout, ", ", call.layout_out))
 
 
 def _relayout[
-    Source: OperandLayout, Target: OperandLayout
+    Source: OperandLayout, Target: OperandLayout, orders_bytes: Bool
 ](call: RelayoutCall, mut queue: Some[Queue]) raises:
     """Launches an instance of `relayout_runs`."""
     var shape = OperandShape(call.rows, call.k)
@@ -432,7 +448,9 @@ def _relayout[
     var kept_bytes = 0
     if has_float_scales(call.format):
         kept_bytes = scale_bytes_of(call.format, call.rows, call.k)
-    queue.launch[relayout_runs[Source, Target]](
+    comptime if orders_bytes:
+        kept_bytes = e4m3_bytes_of[Target](call.rows, call.k)
+    queue.launch[relayout_runs[Source, Target, orders_bytes]](
         Grid(ceildiv(max(num_runs, num_scales, kept_bytes), THREADS), threads=THREADS),
         device_pointer[DType.uint8](call.codes),
         device_pointer[DType.uint8](call.scales),

@@ -16,11 +16,11 @@ from std.memory import bitcast
 from std.sys import size_of
 
 from ..launch.queue import DevicePointer
-from ..layouts import OperandLayout, RUN_BYTES, padded_blocks
+from ..layouts import OperandLayout, RUN_BYTES, e4m3_offset_in, padded_blocks
 from ..numbers.decode import decode
 from ..numbers.elements import Element
 from ..numbers.floats import round_to
-from ..numbers.formats import BlockShape, e4m3_offset
+from ..numbers.formats import BlockShape, E4M3_BLOCK
 from ..operands import Flat, Matrix
 from ..schedule.clusters import GridRows
 from ..schedule.tiles import Tile
@@ -51,11 +51,11 @@ def tile_here() -> Tile:
 
 
 @always_inline
-def load_unaligned(bytes: DevicePointer[DType.uint8], first: Int) -> Float32:
-    """Loads the float32 that begins at any byte."""
+def load_unaligned(bytes: DevicePointer[DType.uint8], first: Int, step: Int = 1) -> Float32:
+    """Loads the float32 that begins at any byte, and goes on so many bytes further each time."""
     var loaded = SIMD[DType.uint8, 4]()
     comptime for i in range(4):
-        loaded[i] = flat_of(bytes)[first + i]
+        loaded[i] = flat_of(bytes)[first + i * step]
     return bitcast[DType.float32, 1](loaded)[0]
 
 
@@ -173,13 +173,18 @@ struct PackedRows[Layout: OperandLayout](TrivialRegisterPassable):
     @always_inline
     def e4m3_scale(self, row: Int, element: Int) -> Float32:
         """Loads the E4M3 scale of an element."""
-        var byte = flat_of(self.scales)[e4m3_offset(row, element, self.k)]
+        var byte = flat_of(self.scales)[e4m3_offset_in[Self.Layout](row, element, self.k)]
         return decode[Element.E4M3](byte.cast[DType.uint32]())
 
     @always_inline
     def tensor_scale(self, row: Int) -> Float32:
         """Loads the float behind the E4M3 scales of a row."""
-        return load_unaligned(self.scales, e4m3_offset(row, self.k, self.k))
+        var at = e4m3_offset_in[Self.Layout](row, self.k, self.k)
+        comptime if Self.Layout.ORDERS_TENSOR_SCALES:
+            var step = e4m3_offset_in[Self.Layout](0, E4M3_BLOCK, self.k)
+            return load_unaligned(self.scales, at, step)
+        else:
+            return load_unaligned(self.scales, at)
 
     @always_inline
     def _scale_offset(self, row: Int, block: Int) -> Int:

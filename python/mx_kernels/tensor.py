@@ -197,7 +197,8 @@ class MXTensor(Tensor):
         fmt = facts().formats[self._format]
         if not fmt.has_tensor_scales:
             return self._scales
-        return _copy(split_scales(self._scales, fmt)[0]).view(torch.float8_e4m3fn)
+        scales = self._relayout(facts().plain)._scales
+        return _copied(split_scales(scales, fmt)[0]).view(torch.float8_e4m3fn)
 
     @property
     def tensor_scale(self) -> Tensor | None:
@@ -205,7 +206,8 @@ class MXTensor(Tensor):
         fmt = facts().formats[self._format]
         if not fmt.has_tensor_scales:
             return None
-        return _copy(split_scales(self._scales, fmt)[1]).view(torch.float32).squeeze(-1)
+        scales = self._relayout(facts().plain)._scales
+        return _copied(split_scales(scales, fmt)[1]).view(torch.float32).squeeze(-1)
 
     @property
     def format(self) -> str:
@@ -562,6 +564,11 @@ def asker() -> str:
     return name
 
 
+def _copied(bytes: Tensor) -> Tensor:
+    """Returns a copy of bytes, each behind the other, from where any number may begin."""
+    return bytes.clone(memory_format=torch.contiguous_format)
+
+
 def _show_bytes(count: int) -> str:
     """Prints a byte count with a unit that leaves few digits."""
     for unit in ("B", "kB", "MB"):
@@ -572,8 +579,3 @@ def _show_bytes(count: int) -> str:
 
 
 torch.serialization.add_safe_globals([_rebuild])
-
-
-def _copy(t: Tensor) -> Tensor:
-    """Returns a copy in memory of its own: a row's bytes may lie where no float32 can be viewed."""
-    return t.clone(memory_format=torch.contiguous_format)

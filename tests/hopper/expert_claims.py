@@ -13,9 +13,9 @@ NEAR, MOSTLY_NEAR = 0.1, 2.0**-7
 DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
 
 
-def experts(count, n, k, scale=0.05):
+def experts(count, n, k, scale=0.05, format="mxfp4"):
     """Returns plain weights, and the same as the kernels want them."""
-    plain = mx.quantize(torch.randn(count, n, k) * scale)
+    plain = mx.quantize(torch.randn(count, n, k) * scale, format=format)
     return plain, plain.preshuffle(device="cuda")
 
 
@@ -43,8 +43,9 @@ def assert_is_product(got, x, plain, sizes, mode, bias=None, *, of_bytes=False):
             w = numbers_of(plain[expert])
             more_error = bytes_error(left[rows], w, mode) if of_bytes else 0
             oracle.assert_matmul(
-                values_of(got[rows]), left[rows], w, DTYPES[got.dtype], added, more_error=more_error
-            )
+                values_of(got[rows]), left[rows], w, DTYPES[got.dtype], added,
+                scale_roundings=int(plain.format == "nvfp4"), more_error=more_error,
+            )  # fmt: skip
         first += size
     assert (got[first:] == 0).all()
 

@@ -230,7 +230,25 @@ def test_activations_that_stay_bfloat16_have_no_bytes():
     assert decision.kernel == "hopper/gemm_rs_bf16.mojo"
 
 
-@pytest.mark.parametrize("activations, format", [("mxint8", "mxfp4"), ("bf16", "mxfp8")])
+@pytest.mark.parametrize("shape", [(1, 512, 2880), (16, 4096, 4096), (200, 640, 4096),
+                                   (4096, 8192, 8192), (8192, 512, 2880)])  # fmt: skip
+def test_nvfp4_weights_get_the_plans_of_mxfp4_where_activations_are_kept(shape):
+    found, expected = (
+        mx.explain(*shape, device="cuda", activations="bf16", format=format)
+        for format in ("nvfp4", "mxfp4")
+    )
+    assert (found.kernel, found.cut, found.reason) == (
+        expected.kernel,
+        expected.cut,
+        expected.reason,
+    )
+    assert found.kernel.startswith("hopper/") and found.grid == expected.grid
+
+
+@pytest.mark.parametrize(
+    "activations, format",
+    [("mxint8", "mxfp4"), ("bf16", "mxfp8"), ("nvfp4", "nvfp4"), ("mxfp4", "nvfp4")],
+)
 def test_other_formats_go_to_the_portable_kernel_and_it_says_why(activations, format):
     asked = {"device": "cuda", "activations": activations, "format": format}
     for m, kernel in ((16, "matmul"), (17, "tiles/kernel")):

@@ -89,7 +89,10 @@ def test_without_a_device_opening_one_says_so(architecture):
         calls.module_of(architecture).open(NO_DEVICE)
 
 
-@pytest.mark.parametrize("rows, fmt", [(5, "mxfp4"), (500, "mxfp4"), (5, "mxfp8")])
+@pytest.mark.parametrize(
+    "rows, fmt",
+    [(5, "mxfp4"), (500, "mxfp4"), (5, "mxfp8"), (5, "nvfp4"), (500, "nvfp4")],
+)
 def test_explain_says_what_experts_launch(rows, fmt):
     """Kernels and grids, in their order; names of entries begin with the file's, shortened."""
     n, k, count, slots = 64, 96, 4, 2
@@ -97,12 +100,13 @@ def test_explain_says_what_experts_launch(rows, fmt):
     gate_up, down = (operand(*shape, fmt, count).preshuffle("cuda") for shape in ((128, k), (k, n)))
     x, sizes = torch.randn(rows, k).bfloat16(), torch.tensor([rows, 0, 0, 0]).int()
     ids = torch.randint(count, (rows, slots))
+    rules = {"activations": "bf16" if fmt == "nvfp4" else "mxfp4"}
     made = {
-        "grouped_linear": calls.grouped_linear(x, w, sizes),
-        "moe": calls.moe(x, gate_up, down, ids, torch.rand(rows, slots)),
+        "grouped_linear": calls.grouped_linear(x, w, sizes, **rules),
+        "moe": calls.moe(x, gate_up, down, ids, torch.rand(rows, slots), **rules),
     }
     for op, (launches, *_) in made.items():
-        question = {"device": "cuda", "format": fmt, "experts": count}
+        question = {"device": "cuda", "format": fmt, "experts": count, **rules}
         question |= {"slots": slots} if op == "moe" else {}
         found = mx.explain(rows, n, k, op=op, **question)
         assert len(found.launches) == len(launches)
@@ -150,7 +154,7 @@ SHAPES = [(m, 32, k) for m in (1, 8, 9, 17, 70) for k in (32, 256, 288, 2080)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("right", ["mxfp4", "mxfp8", "mxint8", "fp8", "fp8_block_2d"])
+@pytest.mark.parametrize("right", ["mxfp4", "mxfp8", "mxint8", "fp8", "fp8_block_2d", "nvfp4"])
 @pytest.mark.parametrize("architecture", kinds.ARCHITECTURES)
 def test_a_product_gets_the_memory_that_it_wants(architecture, right, layout):
     """Whatever its activations, addresses and results: what it wants is what Python asked for."""

@@ -33,7 +33,7 @@ PIXI = tomllib.loads((ROOT / "pixi.toml").read_text())
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MOJO_FILES = sorted((ROOT / "mojo_kernels").rglob("*.mojo"))
 LONGEST_FILE = 600
-LINE_BUDGET = {"mojo_kernels": 44_200, "python/mx_kernels": 16_650}
+LINE_BUDGET = {"mojo_kernels": 44_800, "python/mx_kernels": 16_650}
 """Lines of all files; raising one takes a reason in the commit."""
 MOST_OF_A_FAILURE = 4000
 """Characters."""
@@ -491,6 +491,7 @@ def test_a_package_stays_within_its_lines(folder):
 # hand. They say that they are skipped, and why.
 NEED_MORE_THAN_THIS = {
     *("test_cuda.py", "test_cuda_fp8.py", "test_cuda_bytes.py", "test_cuda_experts.py"),
+    "test_cuda_nvfp4.py",
     *("test_cuda_tiles.py", "test_aiter.py", "test_emulated.py"),
 }
 

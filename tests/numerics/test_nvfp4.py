@@ -193,6 +193,32 @@ def test_parts_and_wholes_keep_numbers(weights, layout):
         q[:, :, 16:]
 
 
+@pytest.mark.parametrize("rows, k", [(1, 32), (33, 96), (64, 416)])
+@pytest.mark.parametrize("layout", oracle.LAYOUTS)
+def test_scales_lie_row_by_row_or_byte_by_byte_as_scales_of_blocks_with_rows_of_zeros(
+    rng, layout, rows, k
+):
+    """Tensor scales likewise; and what lies so is what it was: its parts, back, as floats."""
+    codes, scales = (rng.integers(0, 256, (rows, n), np.uint8) for n in (k // 2, k // 16 + 4))
+    q = mx.MXTensor(torch.tensor(codes), torch.tensor(scales), format="nvfp4")
+    there = q._relayout(facts().layouts[layout])
+    stored, expected = oracle.LAYOUTS[layout].store(codes, scales)
+    if layout == "preshuffled_cuda":
+        padded = np.pad(scales, ((0, -rows % 32), (0, 0)))
+        _, expected = oracle.LAYOUTS[layout].store(np.pad(codes, ((0, -rows % 32), (0, 0))), padded)
+        assert q.preshuffle("cuda").byte_layout == layout
+    else:
+        expected = scales
+    assert_bitwise_equal(there.codes.cpu().numpy(), stored)
+    assert_bitwise_equal(there.scales.cpu().numpy(), expected)
+    back = there.unshuffle()
+    assert torch.equal(back.codes, q.codes) and torch.equal(back.scales, q.scales)
+    for part in ("block_scales", "tensor_scale"):
+        found, wanted = getattr(there, part), getattr(q, part)
+        assert torch.equal(found.view(torch.uint8), wanted.view(torch.uint8))
+    assert_bitwise_equal(numbers(there), numbers(q))
+
+
 def test_one_row_of_a_tensor_is_no_part_of_one_long_row(weights):
     with pytest.raises(ValueError, match=r"K stays"):
         weights.view(-1)

@@ -256,11 +256,11 @@ def test_activations_at_odd_addresses_give_the_same_bits(mode):
 # Layers
 
 
-def layer(count, width, inner, gate="silu"):
+def layer(count, width, inner, gate="silu", format="mxfp4"):
     """Returns gate-up and down weights, with hidden numbers about one."""
     return (
-        experts(count, sums_of(gate, inner), width, width**-0.5)[1],
-        experts(count, width, inner, inner**-0.5)[1],
+        experts(count, sums_of(gate, inner), width, width**-0.5, format)[1],
+        experts(count, width, inner, inner**-0.5, format)[1],
     )
 
 

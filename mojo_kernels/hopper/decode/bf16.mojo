@@ -7,26 +7,39 @@ their scales:
     plain              half of a tile              r, r + 8 of the half       r = lane / 4
     gates and ups      neighbours                  row 2 r is a gate, 2 r + 1 its up, or both by turns
                        halves                      eight rows, and eight that are half the weights on
+
+Under E8M0 scales a block has one for 32 codes of a row, under E4M3 scales one for 16: lanes have theirs.
+Tensor scales, one a row behind the E4M3 scales of a tile, lie byte by byte: the first bytes of all
+rows, then the second ones. Sums meet them after the main loop, in registers.
 """
 
 from layout import Coord
 from max.gpu import thread_idx
+from std.memory import bitcast
 
+from ...launch.queue import device_pointer
+from ...numbers.scales import Scale
+from ...simt.arguments import Weights
 from ...simt.instructions import pick_bytes
-from ..instructions.packed import LOW_BYTES, join_bytes, multiply_pairs_by_half
+from ..instructions.packed import LOW_BYTES, join_bytes, join_halves, multiply_pairs_by_half
 from ..instructions.shared_memory import load_pair, load_word, store_word
-from ..instructions.warp import any_lane, keep_branch
-from ..layout import K_LANES, TILE_ROWS
+from ..accumulator import PAIR, place_of
+from ..instructions.warp import any_lane, keep_branch, keep_here, load_constant
+from ..instructions.wgmma import Accumulator
+from ..layout import BLOCK, K_LANES, TILE_ROWS, block_scales, tile_scale_bytes
 from ..codec import (
+    E4M3_HALVINGS,
     Rows,
     any_overflows,
+    factor_of,
     may_need_two_factors,
-    scaled_pairs_of_any,
-    single_factor,
+    scaled_pairs_under,
     unscaled_pairs,
+    unusual_bits,
 )
 from ..pipeline.stages import RsStage
-from ..shapes import HALVES, STEP_BLOCKS, TILES, WARP_ROWS
+from ..product import StageTiles
+from ..shapes import HALVES, OCTET, RsLayout, STEP_BLOCKS, TILES, WARP_ROWS, WORD_BYTES
 
 comptime ROWS = 2
 """Rows of a lane."""
@@ -44,11 +57,30 @@ def first_row_of(warp: UInt32) -> UInt32:
     return warp % UInt32(TILES) * UInt32(TILE_ROWS) + half_of(warp) * UInt32(WARP_ROWS)
 
 
+@always_inline
+def load_scales[layout: RsLayout, //](stage: RsStage[layout], tile: UInt32, block: Int) -> UInt32:
+    """Loads the scales of four rows of a tile for a lane's codes of a block, bytes."""
+    var row_lane, k_lane = divmod(UInt32(thread_idx.x) % 32, UInt32(K_LANES))
+    comptime LANES = UInt32(K_LANES // block_scales(layout.scale))
+    comptime if layout.scale == Scale.E4M3:
+        return load_word(stage.scales().at(Coord(tile, block, k_lane // LANES, row_lane)))
+    return load_word(stage.scales().at(Coord(tile, block, 0, row_lane)))
+
+
 trait WeightReader(TrivialRegisterPassable):
     """Finds a lane's two weight rows in a stage."""
 
-    def load(self, stage: RsStage[_], num_blocks: UInt32) -> StageWeights:
+    def load[
+        layout: RsLayout, //
+    ](self, stage: RsStage[layout], num_blocks: UInt32) -> StageWeights[layout.scale]:
         """Loads them from a stage that is full, of which so many blocks exist."""
+        ...
+
+    comptime HAS_TWO_TILES: Bool
+    """Whether its rows may be of two tiles."""
+
+    def place[row: Int](self) -> Tuple[UInt32, UInt32]:
+        """Returns the tile of the stage that has a row, and which of a lane's words of it."""
         ...
 
 
@@ -56,25 +88,35 @@ trait WeightReader(TrivialRegisterPassable):
 struct HalfTile(WeightReader):
     """Reads the rows of `first_row_of`."""
 
+    comptime HAS_TWO_TILES = False
+
     var warp: UInt32
 
     @always_inline
-    def load(self, stage: RsStage[_], num_blocks: UInt32) -> StageWeights:
+    def load[
+        layout: RsLayout, //
+    ](self, stage: RsStage[layout], num_blocks: UInt32) -> StageWeights[layout.scale]:
         var lane = UInt32(thread_idx.x) % 32
         var tile = self.warp % UInt32(TILES)
         var half = half_of(self.warp)
-        var loaded = StageWeights(0, 0)
+        var loaded = StageWeights[layout.scale](0, 0)
         comptime for block in range(STEP_BLOCKS):
             var codes_at = stage.codes().at(Coord(tile, block, lane, half * UInt32(ROWS)))
-            var scales_at = stage.scales().at(Coord(tile, block, lane // UInt32(K_LANES)))
             loaded.words = loaded.words.insert[offset=ROWS * block](load_pair(codes_at))
-            loaded.scales[block] = join_bytes(load_word(scales_at), 0x4140 + 0x0202 * half)
+            var scales = load_scales(stage, tile, block)
+            loaded.scales[block] = join_bytes(scales, 0x4140 + 0x0202 * half)
         return loaded.without_end(num_blocks)
+
+    @always_inline
+    def place[row: Int](self) -> Tuple[UInt32, UInt32]:
+        return (self.warp % UInt32(TILES), UInt32(ROWS) * half_of(self.warp) + UInt32(row))
 
 
 @fieldwise_init
 struct GatePairs(WeightReader):
     """Reads eight gates and their ups, or sixteen rows of both by turns."""
+
+    comptime HAS_TWO_TILES = True
 
     var tile: UInt32
     """The tile of the stage that has a lane's first row."""
@@ -96,29 +138,36 @@ struct GatePairs(WeightReader):
         return Self(tile, tile + UInt32(TILES // 2), word, word)
 
     @always_inline
-    def load(self, stage: RsStage[_], num_blocks: UInt32) -> StageWeights:
+    def load[
+        layout: RsLayout, //
+    ](self, stage: RsStage[layout], num_blocks: UInt32) -> StageWeights[layout.scale]:
         var lane = UInt32(thread_idx.x) % 32
-        var row_lane = lane // UInt32(K_LANES)
         # Bytes of both words of scales: one for the lower half, one for the upper one.
         var selector = self.word | (UInt32(4) + self.next_word) << 8
-        var loaded = StageWeights(0, 0)
+        var loaded = StageWeights[layout.scale](0, 0)
         comptime for block in range(STEP_BLOCKS):
-            var codes, scales = stage.codes(), stage.scales()
+            var codes = stage.codes()
             var first = codes.at(Coord(self.tile, block, lane, self.word))
             var second = codes.at(Coord(self.next_tile, block, lane, self.next_word))
             loaded.words[ROWS * block] = load_word(first)
             loaded.words[ROWS * block + 1] = load_word(second)
             var both = pick_bytes(
-                load_word(scales.at(Coord(self.tile, block, row_lane))),
-                load_word(scales.at(Coord(self.next_tile, block, row_lane))),
+                load_scales(stage, self.tile, block),
+                load_scales(stage, self.next_tile, block),
                 selector,
             )
             loaded.scales[block] = both & LOW_BYTES
         return loaded.without_end(num_blocks)
 
+    @always_inline
+    def place[row: Int](self) -> Tuple[UInt32, UInt32]:
+        comptime if row == 0:
+            return (self.tile, self.word)
+        return (self.next_tile, self.next_word)
+
 
 @fieldwise_init
-struct StageWeights(TrivialRegisterPassable):
+struct StageWeights[scale: Scale](TrivialRegisterPassable):
     """What a lane has of its warp's rows in a stage."""
 
     var words: SIMD[DType.uint32, ROWS * STEP_BLOCKS]
@@ -140,6 +189,11 @@ struct StageWeights(TrivialRegisterPassable):
     @always_inline
     def may_need_two(self) -> Bool:
         """Says whether one factor may not do for all scales of the warp."""
+        comptime if Self.scale == Scale.E4M3:
+            var unusual = UInt32(0)
+            comptime for block in range(STEP_BLOCKS):
+                unusual |= unusual_bits[Self.scale](self.scales[block])
+            return any_lane(may_need_two_factors(unusual))
         return any_lane(may_need_two_factors(self.scales.reduce_or()))
 
     @always_inline
@@ -150,12 +204,87 @@ struct StageWeights(TrivialRegisterPassable):
         var operands = Rows[ROWS](uninitialized=True)
         if may_need_two:
             keep_branch()
-            if any_overflows(scales):
-                store_word(flag, 1)
+            comptime if Self.scale == Scale.E8M0:
+                if any_overflows(scales):
+                    store_word(flag, 1)
             comptime for row in range(ROWS):
-                operands[row] = scaled_pairs_of_any(words[row], (scales >> UInt32(16 * row)) & 0xFF)
+                var byte = (scales >> UInt32(16 * row)) & 0xFF
+                operands[row] = scaled_pairs_under[Self.scale](words[row], byte)
             return operands^
-        var factors = single_factor(scales)
+        var factors = factor_of[Self.scale](scales)
         comptime for row in range(ROWS):
             operands[row] = multiply_pairs_by_half[row == 1](unscaled_pairs(words[row]), factors)
         return operands^
+
+
+comptime TensorPlanes = SIMD[DType.uint32, WORD_BYTES]
+"""The first bytes of the tensor scales of a lane's four rows of a tile, the second ones, and so on."""
+
+
+@always_inline
+def load_tensor_planes(scales: Int, tile: UInt32, k: UInt32) -> TensorPlanes:
+    """Loads those of a tile of 32 rows of `k` elements, of scales at an address."""
+    var end = Int(tile + 1) * tile_scale_bytes(Scale.E4M3, Int(k // UInt32(BLOCK)))
+    var at = scales + end + WORD_BYTES * Int(UInt32(thread_idx.x) % 32 // UInt32(K_LANES))
+    var planes = TensorPlanes()
+    comptime for i in range(WORD_BYTES):
+        comptime BEFORE = (WORD_BYTES - i) * TILE_ROWS
+        planes[i] = load_constant(device_pointer[DType.uint32](at - BEFORE))
+    # Here, so that nobody waits for them after the main loop.
+    return keep_here(planes)
+
+
+@fieldwise_init
+struct SumFactor(TrivialRegisterPassable):
+    """What sums of a weight row are multiplied by: its tensor scale, and what codes were halved."""
+
+    var first: Float32
+    var second: Float32
+    """Behind the first one: together they may be too large for a float32."""
+
+    @staticmethod
+    @always_inline
+    def of(planes: TensorPlanes, word: UInt32) -> Self:
+        """Returns that of one of a lane's four rows of a tile."""
+        var selector = word | (UInt32(WORD_BYTES) + word) << 4
+        var low = pick_bytes(planes[0], planes[1], selector)
+        var high = pick_bytes(planes[2], planes[3], selector)
+        var scale = bitcast[DType.float32](join_halves[False](low, high))
+        comptime DOUBLED = Float32(1 << E4M3_HALVINGS)
+        var is_small = abs(scale) < 1
+        return Self(scale * DOUBLED if is_small else scale, 1 if is_small else DOUBLED)
+
+    @always_inline
+    def apply[width: SIMDLength, //](self, sums: SIMD[DType.float32, width]) -> type_of(sums):
+        """Multiplies sums."""
+        return sums * self.first * self.second
+
+
+@fieldwise_init
+struct RowTensorScales[Reader: WeightReader](TrivialRegisterPassable):
+    """The tensor scales of a lane's two weight rows, on the way."""
+
+    var reader: Self.Reader
+    var first: TensorPlanes
+    var second: TensorPlanes
+
+    @staticmethod
+    @always_inline
+    def load(reader: Self.Reader, w: Weights, tiles: StageTiles, k: UInt32) -> Self:
+        """Loads those of the rows that a reader finds in the stages of some tiles."""
+        var first = load_tensor_planes(Int(w.scales), tiles.tile(reader.place[0]()[0]), k)
+        var second = first
+        comptime if Self.Reader.HAS_TWO_TILES:
+            second = load_tensor_planes(Int(w.scales), tiles.tile(reader.place[1]()[0]), k)
+        return Self(reader, first, second)
+
+    @always_inline
+    def apply[rows: Int, //](self, mut sums: Accumulator[rows]):
+        """Multiplies all sums of the lane."""
+        comptime for row in range(ROWS):
+            var word = self.reader.place[row]()[1]
+            var factor = SumFactor.of(self.first if row == 0 else self.second, word)
+            comptime for octet in range(rows // OCTET):
+                comptime for i in range(PAIR):
+                    comptime part, at = place_of(octet, row, i)
+                    sums[part][at] = factor.apply(sums[part][at])

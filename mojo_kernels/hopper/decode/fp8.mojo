@@ -135,7 +135,7 @@ struct LaneReader[layout: RsLayout, gating: Gating](TrivialRegisterPassable):
             var granule = block * UInt32(Self.Stage.BLOCK_GRANULES)
             var lane = row_lane * UInt32(K_LANES) + at
             codes[i] = Self.Stage.Codes(0).at(Coord(tile, granule, lane, word))
-        var scales = SIMD[DType.uint32, 1](Self.Stage.Scales(0).at(Coord(tile, block, row_lane)))
+        var scales = SIMD[DType.uint32, 1](Self.Stage.Scales(0).at(Coord(tile, block, 0, row_lane)))
         return Self(
             keep_here(codes), keep_here(scales)[0], word | (UInt32(ROWS_PER_LANE) + word) << 4
         )
@@ -164,7 +164,7 @@ struct LaneReader[layout: RsLayout, gating: Gating](TrivialRegisterPassable):
         """Loads the scales of the lane's block, bytes."""
         var scales = Self.Stage.Scales(stage.scales().base + self.scales_at)
         comptime if Self.gating == Gating.HALVES:
-            var of_ups = load_word(scales.at(Coord(UPS, 0, 0)))
+            var of_ups = load_word(scales.at(Coord(UPS, 0, 0, 0)))
             return pick_bytes(load_word(scales.base), of_ups, self.selector)
         return load_word(scales.base)
 

@@ -184,7 +184,8 @@ def scaled[
     """Applies what a sum meets in the end."""
     comptime if Operands.SCALING == Scaling.ROWS:
         return operands.scale(sum, of_row, end)
-    return sum * end if Operands.SCALING == Scaling.TILES else sum
+    comptime MEETS_END = Operands.SCALING == Scaling.TILES or Operands.SCALING == Scaling.ENDS
+    return sum * end if MEETS_END else sum
 
 
 @always_inline

@@ -52,7 +52,8 @@ struct Choice(TrivialRegisterPassable):
         if self.plan.kernel == Kernel.PORTABLE or self.plan.kernel == Kernel.TILES:
             return (
                 "fast kernels take MXFP4 weights, preshuffled for CUDA, with MXFP4, MXFP6, MXFP8 or"
-                " bfloat16 activations, and MXFP8, or plain E4M3 with float32 scales, on both sides"
+                " bfloat16 activations, NVFP4 ones with bfloat16, and MXFP8, or plain E4M3 with"
+                " float32 scales, on both sides"
             )
         if self.plan.kernel == Kernel.SS_E4M3:
             return "codes of eight bits under float scales: FP8 tensor cores, rows as they lie"

@@ -179,7 +179,9 @@ def _portable(
 ) -> Explained:
     """Returns a portable product."""
     var tile_n = portable.WARPS * (portable.PAIRS if is_gated else portable.COLUMNS)
-    var reason = StaticString("Hopper's kernels take MXFP4 weights and MX or kept activations")
+    var reason = StaticString(
+        "Hopper's kernels take MXFP4 weights, or NVFP4 ones with kept activations"
+    )
     var grid = portable.grid_of_warps(rows, columns)
     return _explained(name, file, reason, grid, 1, tile_n)
 

@@ -9,7 +9,7 @@ from ...numbers.formats import FORMATS, Format, NO_FORMAT, WHOLE_ROW, block_of
 from ...numbers.scales import Scale
 from ...problem import LeftKind, Problem, may_be
 from ...simt.host import BFLOAT16, FLOAT32, is_aligned
-from ..layout import BLOCK, OPERANDS
+from ..layout import BLOCK, NVFP4, OPERANDS
 from ..plan import Kernel, MULTIPROCESSORS, MainLoop, OperandType, PRESHUFFLED, Plan
 from ..shapes import COLUMNS, ROW_BYTES, RsConfig, RsLayout, StreamConfig, THREADS, mapped_stages
 from ..shapes import num_steps_of
@@ -50,6 +50,12 @@ def takes_mxfp4_weights(left: Int, right: Int, layout: Int = PRESHUFFLED) -> Boo
     return _is_one_of[LEFT](left) and may_be(right, MXFP4) and may_be(layout, PRESHUFFLED)
 
 
+def takes_nvfp4_weights(left: Int, right: Int, layout: Int = PRESHUFFLED) -> Bool:
+    """Says whether the kernels that multiply bfloat16 take two formats: floats are kept."""
+    var is_pair = may_be(left, NO_FORMAT) and may_be(right, NVFP4.code())
+    return is_pair and may_be(layout, PRESHUFFLED)
+
+
 def takes_mxfp8(left: Int, right: Int, layout: Int = PRESHUFFLED) -> Bool:
     """Says whether those for MXFP8 activations do, and MXFP6 ones, which E4M3 holds."""
     comptime RIGHT: List[Int] = [MXFP8, MXFP4]
@@ -80,7 +86,7 @@ struct Pair(Equatable, TrivialRegisterPassable):
     comptime MXFP4 = Self(1)
     """Both sides; the result has two bytes."""
     comptime KEPT = Self(2)
-    """Activations of bfloat16, which are kept; weights of MXFP4."""
+    """Activations of bfloat16, which are kept; weights of MXFP4 or NVFP4."""
     comptime ROWS = Self(3)
     """E4M3 with a float scale for a row, on both sides; results of all below have two bytes."""
     comptime BLOCKS = Self(4)
@@ -100,6 +106,8 @@ struct Pair(Equatable, TrivialRegisterPassable):
             if left == NO_FORMAT:
                 return Self.KEPT
             return Self.MXFP4 if k <= MAX_K else Self.MXFP4_WEIGHTS
+        if takes_nvfp4_weights(left, right):
+            return Self.KEPT
         if takes_mxfp8(left, right):
             return Self.MXFP8_MXFP4 if right == MXFP4 else Self.MXFP8
         if takes_float_scales(left, right):
@@ -170,6 +178,7 @@ struct Scaling(Equatable, TrivialRegisterPassable):
     comptime TILES = Self(1)
     comptime COLUMNS = Self(2)
     comptime NUMBERS = Self(3)
+    comptime ENDS = Self(4)
 
     @staticmethod
     def of(left: Int, right: Int, k: Int) -> Self:
@@ -178,6 +187,10 @@ struct Scaling(Equatable, TrivialRegisterPassable):
         if of_weights.k_blocks(k) == 1:
             return Self.ROWS if block_of(left).k_blocks(k) == 1 else Self.TILES
         return Self.TILES if 1 << of_weights.row_bits == COLUMNS else Self.COLUMNS
+
+    def is_of_numbers(self) -> Bool:
+        """Says whether bfloat16 numbers are multiplied."""
+        return self == Self.NUMBERS or self == Self.ENDS
 
     def is_of_stages(self) -> Bool:
         """Says whether stages have factors."""

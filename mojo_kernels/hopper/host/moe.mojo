@@ -4,9 +4,9 @@
     rs_e5m2, rs_e4m3    activations of MXFP4 or MXFP8, results of two bytes
     rs_bf16             the others: activations kept, or results of four bytes
 
-Weights are MXFP4, preshuffled for CUDA; activations are floats, kept or rounded to an MX format. All
-else is for the portable kernels. The host knows rows and experts, not who has how many: tiles are
-as high as experts with twice their share of the rows want, so that weights are decoded once; of few
+Weights are MXFP4, preshuffled for CUDA, or NVFP4 where activations are kept; activations are floats, kept
+or rounded to an MX format. All else is for the portable kernels. The host knows rows and experts, not who
+has how many: tiles are as high as experts with twice their share of the rows want, so that weights are decoded once; of few
 rows, tiles have room for what most experts get if ids are drawn at random.
 """
 
@@ -14,12 +14,13 @@ from std.math import align_up, ceildiv
 
 from ...experts import Experts, ExpertsProblem, GroupedProblem, NUMBERS, most_tiles
 from ...launch.grid import Grid, Workspace
-from ...numbers.formats import has_float_scales
+from ...numbers.formats import Format, has_float_scales
 from ...numbers.gates import Gate
+from ...numbers.scales import Scale
 from ...problem import Known, Left, LeftKind, may_be
 from ...simt import host as portable
 from ...simt.host import FLOAT32, VECTOR_BYTES, bytes_of, is_left_aligned
-from ..layout import OPERANDS, TILE_ROWS as WEIGHT_ROWS
+from ..layout import NVFP4, OPERANDS, TILE_ROWS as WEIGHT_ROWS
 from ..plan import Kernel, MULTIPROCESSORS, PRESHUFFLED
 from ..shapes import (
     COLUMNS,
@@ -108,14 +109,16 @@ def most_places(rows: Int, groups: Int, tile_rows: Int) -> Int:
     return align_up(rows + between, PLACE_MULTIPLE) + tile_rows
 
 
-def streaming_config(rows: Int, experts: Int, is_gated: Bool) -> StreamConfig:
+def streaming_config(
+    rows: Int, experts: Int, is_gated: Bool, scale: Scale = Scale.E8M0
+) -> StreamConfig:
     """Returns that of the CTAs of `streaming` for so many rows."""
     var row_fragments = 1
     comptime for i in range(MAX_ROW_FRAGMENTS - 1):
         comptime share = SHARES[i]
         if rows > share * experts:
             row_fragments = i + 2
-    return StreamConfig.grouped(row_fragments, is_gated)
+    return StreamConfig.grouped(row_fragments, is_gated, scale)
 
 
 # Who takes what.
@@ -126,22 +129,21 @@ def is_fused(gate: Gate) -> Bool:
     return gate.is_usual()
 
 
-def may_take_operands[known: Known]() -> Bool:
-    """Says whether what is known of a product leaves it possible that fast kernels take it."""
-    comptime is_right = may_be(known.right_format, OPERANDS.code())
-    return is_right and may_be(known.layout, PRESHUFFLED)
+def may_take_operands[known: Known](weights: Format) -> Bool:
+    """Says whether what is known of a product may be one that fast kernels take, by such weights.
+    """
+    return may_be(known.right_format, weights.code()) and may_be(known.layout, PRESHUFFLED)
 
 
 def _takes(left: Left, experts: Experts, rows: Int, result: Int) -> Bool:
     """Says whether fast kernels take a product of so many rows, with a result at an address."""
     var right = experts.right
     var addresses = right.codes | right.scales | experts.codes_step | experts.scales_step | result
-    var is_left = left.kind == LeftKind.KEPT or (
-        left.kind == LeftKind.QUANTIZED and not has_float_scales(left.format)
-    )
+    var is_kept = left.kind == LeftKind.KEPT
+    var is_left = is_kept or (left.kind == LeftKind.QUANTIZED and not has_float_scales(left.format))
     return (
         is_left
-        and right.format == OPERANDS.code()
+        and (right.format == OPERANDS.code() or (is_kept and right.format == NVFP4.code()))
         and right.layout == PRESHUFFLED
         and addresses % VECTOR_BYTES == 0
         and 0 < experts.count <= MAX_EXPERTS
@@ -184,6 +186,8 @@ def kernel_of(problem: ExpertsProblem) -> Kernel:
     var left, slots, experts = problem.left, problem.routing.count(), problem.gate_up.count
     var takes_first = _takes(left, problem.gate_up, slots, problem.values)
     if not takes_first or not _takes(left, problem.down, slots, problem.values) or slots == 0:
+        return Kernel.PORTABLE
+    if problem.gate_up.right.format != problem.down.right.format:
         return Kernel.PORTABLE
     var width, inner = problem.width, problem.inner
     var is_gated = is_fused(problem.gate)
@@ -235,8 +239,7 @@ struct ListPlaces(TrivialRegisterPassable):
 
 
 def row_columns(problem: ExpertsProblem) -> Int:
-    """Returns the float32 that are kept of a slot: of its row, or of sums that products do not gate.
-    """
+    """Returns the float32 that are kept of a slot: of its row, or of sums not gated by products."""
     return problem.width if is_fused(problem.gate) else max(problem.width, problem.sums())
 
 

@@ -76,6 +76,12 @@ def multiply_pairs_by_half[upper: Bool](pairs: Pairs, factors: UInt32) -> Pairs:
 
 
 @always_inline
+def packed_multiply(a: UInt32, b: UInt32) -> UInt32:
+    """Multiplies bfloat16 pairs, rounding to nearest even."""
+    return multiply_pairs({a, 0, 0, 0}, b)[0]
+
+
+@always_inline
 def packed_max(a: UInt32, b: UInt32) -> UInt32:
     """Returns the larger of two 16-bit halves, each."""
     return inlined_assembly[

@@ -71,7 +71,7 @@ struct RsWarp[config: RsConfig, Reader: WeightReader](TrivialRegisterPassable):
             self._multiply_whole_stages(ring, sums)
 
     @always_inline
-    def load(self, ring: Self.Pipeline, step: UInt32) -> StageWeights:
+    def load(self, ring: Self.Pipeline, step: UInt32) -> StageWeights[Self.config.layout().scale]:
         """Loads a step's weights when its stage, the next one, is full."""
         wait_phase(ring.full(), ring.parity)
         return self.reader.load(ring.here(), self.num_blocks - step * UInt32(STEP_BLOCKS))

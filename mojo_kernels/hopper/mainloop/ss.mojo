@@ -70,7 +70,7 @@ def start[
 
     Sums of bytes begin anew, those of numbers go on.
     """
-    comptime ADDS = Operands.SCALING == Scaling.NUMBERS
+    comptime ADDS = Operands.SCALING.is_of_numbers()
     wait_phase(ring.full(), ring.parity)
     var of_stage = ring.stage * UInt32(ring.SPACE.stage_bytes // UNIT_BYTES)
     var of_rows, of_weights = words.of_rows + of_stage, words.of_weights + of_stage
@@ -133,7 +133,7 @@ def multiply_tile[
     """
     sums = Sums(fill=0)
     var previous = ring
-    comptime if Operands.SCALING == Scaling.NUMBERS:
+    comptime if Operands.SCALING.is_of_numbers():
         for step in range(num_steps):
             _ = start[Operands](ring, words, entry, sums)
             wgmma_wait_group_sync[1]()

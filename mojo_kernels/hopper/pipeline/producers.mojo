@@ -85,6 +85,8 @@ struct WeightTileSource[layout: RsLayout](TrivialRegisterPassable):
 
     comptime STAGE_BLOCKS = Self.layout.blocks
     comptime BLOCK_BYTES = RsStage[Self.layout].BLOCK_GRANULES * TILE_BYTES
+    comptime SCALE_BYTES = RsStage[Self.layout].BLOCK_SCALES * TILE_ROWS
+    """Bytes of the scales of a block of the tile."""
 
     @staticmethod
     @always_inline
@@ -92,9 +94,11 @@ struct WeightTileSource[layout: RsLayout](TrivialRegisterPassable):
         """Returns those of a tile from a step of K on, of so many blocks in all."""
         var before = min(step * UInt32(Self.STAGE_BLOCKS), num_blocks)
         var first = Int(tile) * Int(num_blocks) + Int(before)
+        # Tensor scales of the tiles before.
+        var behind = Int(tile) * (Self.layout.scale.row_bytes * TILE_ROWS)
         return Self(
             w.codes.unsafe_offset(first * Self.BLOCK_BYTES),
-            w.scales.unsafe_offset(first * TILE_ROWS),
+            w.scales.unsafe_offset(first * Self.SCALE_BYTES + behind),
             num_blocks - before,
         )
 
@@ -103,7 +107,7 @@ struct WeightTileSource[layout: RsLayout](TrivialRegisterPassable):
         """Starts the copies of a stage, which waits for them, to a tile's place; goes on."""
         comptime BLOCKS = Self.STAGE_BLOCKS
         var stage, count = ring.here(), min(self.blocks, UInt32(BLOCKS))
-        arrive_expecting(ring.full(), count * UInt32(Self.BLOCK_BYTES + TILE_ROWS))
+        arrive_expecting(ring.full(), count * UInt32(Self.BLOCK_BYTES + Self.SCALE_BYTES))
         copy_bulk(
             stage.codes().at(Coord(place, 0, 0, 0)),
             self.codes,
@@ -111,13 +115,13 @@ struct WeightTileSource[layout: RsLayout](TrivialRegisterPassable):
             ring.full(),
         )
         copy_bulk(
-            stage.scales().at(Coord(place, 0, 0)),
+            stage.scales().at(Coord(place, 0, 0, 0)),
             self.scales,
-            count * UInt32(TILE_ROWS),
+            count * UInt32(Self.SCALE_BYTES),
             ring.full(),
         )
         self.codes = self.codes.unsafe_offset(BLOCKS * Self.BLOCK_BYTES)
-        self.scales = self.scales.unsafe_offset(BLOCKS * TILE_ROWS)
+        self.scales = self.scales.unsafe_offset(BLOCKS * Self.SCALE_BYTES)
         self.blocks -= UInt32(BLOCKS)
 
 

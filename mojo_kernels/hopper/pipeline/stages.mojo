@@ -16,7 +16,7 @@ for its part of C, see `epilogue.store_warp`.
 """
 
 from ..instructions.shared_memory import TileAddresses, arrive
-from ..layout import GRANULE_BITS, ROWS_PER_LANE, ROW_LANES
+from ..layout import GRANULE_BITS, ROWS_PER_LANE, ROW_LANES, block_scales
 from ..shapes import (
     CONSUMER_WARPS,
     GROUPS,
@@ -51,8 +51,12 @@ struct RsStage[layout: RsLayout](Stage):
         DType.uint32, TILES, Self.layout.blocks * Self.BLOCK_GRANULES, 32, ROWS_PER_LANE
     ]
     """Words of eight or four codes, [tile, granule, lane, row]."""
-    comptime Scales = TileAddresses[DType.uint32, TILES, Self.layout.blocks, ROW_LANES]
-    """Words of four weight rows' scales, [tile, block, row lane]."""
+    comptime BLOCK_SCALES = block_scales(Self.layout.scale)
+    """Scales of a weight row in a block."""
+    comptime Scales = TileAddresses[
+        DType.uint32, TILES, Self.layout.blocks, Self.BLOCK_SCALES, ROW_LANES
+    ]
+    """Words of four weight rows' scales, [tile, block, scale of the block, row lane]."""
     comptime Factors = TileAddresses[DType.float32, Self.layout.rows]
     """A factor for each row of A."""
 

@@ -18,6 +18,9 @@ from std.memory import bitcast
 
 from ...launch.queue import DevicePointer
 from ...layouts import GRANULE_BYTES
+from ...numbers.decode import decode
+from ...numbers.elements import Element
+from ...numbers.scales import Scale
 from ...simt.arguments import Weights
 from ...simt.codec import decode_chunk, f32_of_scale, unpack
 from ...simt.views import flat_of, rows_of
@@ -27,6 +30,7 @@ from ..instructions.shared_memory import any_thread, load_quad, shared_base
 from ..instructions.shared_memory import store_pair, store_quad, store_word
 from ..instructions.warp import keep_branch, lane_here, load_streaming
 from ..layout import BLOCK, K_LANES, OPERANDS, ROWS_PER_LANE, ROW_LANES, TILE_BYTES, TILE_ROWS
+from ..layout import block_scales
 from ..plan import OperandType
 from ..shapes import LANE_BYTES, PARTS, ROW_BYTES
 from .codes import (
@@ -94,7 +98,7 @@ struct Unit[granules: Int, blocks: Int](TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct TileOfB[operand: OperandType, bits: Int](TrivialRegisterPassable):
+struct TileOfB[operand: OperandType, bits: Int, scale: Scale = Scale.E8M0](TrivialRegisterPassable):
     """A tile whose codes have so many bits, and where a lane finds what it has of it."""
 
     comptime IS_E5M2 = Self.operand == OperandType.E5M2
@@ -109,6 +113,8 @@ struct TileOfB[operand: OperandType, bits: Int](TrivialRegisterPassable):
     """Blocks of a unit, which have a scale byte a row."""
     comptime UNITS = Self.STAGE_CODES // Self.GRANULE_CODES // Self.GRANULES
     """Units of a stage."""
+    comptime BLOCK_WORDS = ROW_LANES * block_scales(Self.scale)
+    """Words of the scales of a block of the tile."""
     comptime PUT_BYTES = 16 if Self.IS_BF16 else (4 if Self.IS_E5M2 else 32 // Self.bits)
     """Bytes that the four lanes of a row put next to each other."""
     comptime Unit = Unit[Self.GRANULES, Self.BLOCKS]
@@ -129,6 +135,12 @@ struct TileOfB[operand: OperandType, bits: Int](TrivialRegisterPassable):
     def of(w: Weights, k: UInt32, tile: UInt32) -> Self:
         """Finds a tile."""
         var lane = lane_here()
+        var scales_at = Int(tile) * Int(k // UInt32(BLOCK)) * Self.BLOCK_WORDS
+        comptime if Self.scale == Scale.E4M3:
+            # Behind tensor scales of the tiles before; of a row's scales in a block lanes have theirs.
+            comptime LANES = UInt32(K_LANES // block_scales(Self.scale))
+            scales_at += Int(tile) * Self.scale.row_bytes * ROW_LANES
+            scales_at += Int(lane % UInt32(K_LANES) // LANES) * ROW_LANES
         var num_granules = k // UInt32(Self.GRANULE_CODES)
         return Self(
             w,
@@ -138,7 +150,7 @@ struct TileOfB[operand: OperandType, bits: Int](TrivialRegisterPassable):
                 Int(tile) * Int(num_granules) * TILE_WORDS + Int(lane) * ROWS_PER_LANE
             ),
             w.scales.unsafe_bitcast[UInt32]().unsafe_offset(
-                Int(tile) * Int(k // UInt32(BLOCK)) * ROW_LANES + Int(lane // UInt32(K_LANES))
+                scales_at + Int(lane // UInt32(K_LANES))
             ),
         )
 
@@ -168,7 +180,7 @@ struct TileOfB[operand: OperandType, bits: Int](TrivialRegisterPassable):
         var first_block = unit * UInt32(Self.BLOCKS)
         var last_block = self.k // UInt32(BLOCK) - 1
         comptime for i in range(Self.BLOCKS):
-            var at = min(first_block + UInt32(i), last_block) * UInt32(ROW_LANES)
+            var at = min(first_block + UInt32(i), last_block) * UInt32(Self.BLOCK_WORDS)
             found.scales[i] = flat_of(self.scales)[Int(at)]
         return found
 
@@ -186,7 +198,11 @@ struct TileOfB[operand: OperandType, bits: Int](TrivialRegisterPassable):
                 comptime at = Self.GRANULES * part + first
                 var scale = scale_at(unit.scales[block], UInt32(i))
                 comptime if Self.IS_BF16:
-                    var factor = bitcast[DType.uint32](f32_of_scale(scale)) >> 16
+                    var factor: UInt32
+                    comptime if Self.scale == Scale.E4M3:
+                        factor = bitcast[DType.uint32](decode[Element.E4M3](scale)) >> 16
+                    else:
+                        factor = bitcast[DType.uint32](f32_of_scale(scale)) >> 16
                     var numbers = bf16_of_codes(unit.words[ROWS_PER_LANE * first + i])
                     store_quad(rows.at[i, 4 * at](), multiply_pairs(numbers, factor * BOTH_HALVES))
                 elif Self.bits == 4:
@@ -214,9 +230,14 @@ struct TileOfB[operand: OperandType, bits: Int](TrivialRegisterPassable):
         """
         var num_steps = stages.num_steps
         var loaded = self.load(_first_step(cta), num_steps)
-        var of_rows = inspect_tile[Self.operand, Self.bits](
-            self.w, exponents, self.tile, self.k, cta
-        )
+        var of_rows = UInt32(0)
+        comptime if Self.scale == Scale.E4M3:
+            # All are bfloat16 numbers. Other kernels may read what was there.
+            wait_on_dependent_grids()
+        else:
+            of_rows = inspect_tile[Self.operand, Self.bits](
+                self.w, exponents, self.tile, self.k, cta
+            )
         var warp = UInt32(thread_idx.x) // 32
         var lane = lane_here()
         var base = shared_base() + warp * UInt32(StageRows.NUM_BYTES)

@@ -9,14 +9,16 @@ from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dep
 from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
 
+from ...numbers.scales import Scale
 from ...routing.slots import NO_EXPERT
 from ...simt.arguments import Activations, ExpertWeights, Result
 from ..codec import any_overflows
+from ..decode.bf16 import TensorPlanes, load_tensor_planes
 from ..epilogue.fallback import Fallback, compute_exactly
 from ..target import Target
 from ..instructions.shared_memory import any_thread, load_word, store_word
 from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
-from ..layout import K_LANES, TILE_ROWS
+from ..layout import BLOCK, K_LANES, TILE_ROWS
 from ..plan import log_of_ranks
 from ..routing import RowTile
 from ..shapes import STREAM_HEADER_BYTES, StreamConfig
@@ -139,16 +141,30 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
         return blocks - min(blocks, block // Self.K_WARPS)
 
     @always_inline
-    def first(self, expert: UInt32, column_tile: UInt32) -> BlockPlace:
-        """Returns where the warp's first block of a tile is."""
+    def weight_tile(self, column_tile: UInt32) -> UInt32:
+        """Returns the tile of weight rows that the warp has of a tile."""
         var weight_tile = self.warp() // Self.K_WARPS
         var tile = column_tile * UInt32(Self.CONFIG.column_tiles) + weight_tile
         comptime if Self.CONFIG.is_gated:
             if self.half != 0:
                 tile = column_tile + weight_tile * (self.half // UInt32(TILE_ROWS))
-        tile = min(tile, (UInt32(self.weights.columns) - 1) // UInt32(TILE_ROWS))
+        return min(tile, (UInt32(self.weights.columns) - 1) // UInt32(TILE_ROWS))
+
+    @always_inline
+    def first(self, expert: UInt32, column_tile: UInt32) -> BlockPlace[Self.CONFIG.scale]:
+        """Returns where the warp's first block of a tile is."""
+        var tile = self.weight_tile(column_tile)
         var block = tile * self.memory.k_blocks + self.first_block() + self.k_warp()
-        return BlockPlace.of(self.weights, expert, block, lane_here())
+        return BlockPlace[Self.CONFIG.scale].of(self.weights, expert, tile, block, lane_here())
+
+    @always_inline
+    def tensor_scales(self, expert: UInt32, column_tile: UInt32) -> TensorPlanes:
+        """Loads the tensor scales of the warp's tile; zeros for rows of no expert."""
+        if expert >= UInt32(self.weights.count):
+            return TensorPlanes(0)
+        var scales = self.weights.scales + Int(expert) * self.weights.scales_step
+        var k = self.memory.k_blocks * UInt32(BLOCK)
+        return load_tensor_planes(scales, self.weight_tile(column_tile), k)
 
     # How rows get to shared memory.
 

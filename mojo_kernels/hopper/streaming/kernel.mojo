@@ -16,7 +16,8 @@ Grouped: persistent CTAs have tiles of up to 32 rows of one expert, those of a r
                         the way before this one ends
     reduce              some warps, while the others go on with the next tile
 
-Dense is grouped with one group and one tile; `cta` has what differs. A layer of experts launches a product
+Weights are MXFP4, or NVFP4 under activations that are kept: then a warp's sums meet tensor scales before
+they are reduced. Dense is grouped with one group and one tile; `cta` has what differs. A layer of experts launches a product
 with a gate, one without, and the sums of slots.
 """
 
@@ -30,6 +31,7 @@ from std.utils import StaticTuple
 from ...experts import Experts, ExpertsProblem, GroupedProblem
 from ...launch.queue import Queue
 from ...numbers.gates import Gate
+from ...numbers.scales import Scale
 from ...problem import Left, Problem
 from ...simt.arguments import Activations, ExpertWeights, Result
 from ...simt.host import CHUNK, FLOAT32, is_left_aligned
@@ -45,7 +47,8 @@ from ..routing import Places, launch_sums
 from ..shapes import MAX_ROW_FRAGMENTS, StreamConfig
 from .activations import reciprocal_of
 from .cta import StreamCta, compute_again
-from .mainloop import HALVES, WeightStream, clear, multiply, multiply_anew
+from ..decode.bf16 import TensorPlanes
+from .mainloop import HALVES, WeightStream, apply_tensor_scales, clear, multiply, multiply_anew
 from .scheduler import EXPERT, GroupedMemory, OVERFLOW, StreamScheduler
 
 
@@ -118,6 +121,9 @@ def gemm_streaming[
             var batch = cta.batch(tile, 0, column_tile)
             batch.prefetch_bias(batch.turn(cta.warp()), lane_here())
         stream.begin(cta.blocks(here), cta.first(next, next_column), next_blocks)
+        var tensor_scales = TensorPlanes(0)
+        comptime if CONFIG.scale == Scale.E4M3:
+            tensor_scales = cta.tensor_scales(here, column_tile)
 
         # Main loop. Where a scale wants two factors, sums begin anew.
         clear(sums)
@@ -146,6 +152,8 @@ def gemm_streaming[
             all_scales, is_anew = 0, True
             clear(sums)
 
+        comptime if CONFIG.scale == Scale.E4M3:
+            apply_tensor_scales(tensor_scales, sums)
         comptime if CONFIG.is_grouped:
             cta.reduce_batches(sums, tile, column_tile)
         else:
@@ -156,15 +164,17 @@ def gemm_streaming[
         column_tile = next_column
     comptime if CONFIG.is_grouped:
         is_inexact = load_word(cta.memory.at(OVERFLOW)) != 0
-    if is_inexact:
-        keep_branch()
-        compute_again(cta.copy(), first_tile, end)
+    # Activations are kept under E4M3 scales: there is nothing that bfloat16 cannot hold.
+    comptime if CONFIG.scale == Scale.E8M0:
+        if is_inexact:
+            keep_branch()
+            compute_again(cta.copy(), first_tile, end)
 
 
 # Launches.
 
 
-def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+def launch[scale: Scale](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Launches a dense product as planned, with no more CTAs in a cluster than have blocks of K."""
     var cut = plan.within(problem.k // BLOCK)
     var share = ceildiv(problem.k // BLOCK, cut.ranks)
@@ -172,9 +182,9 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
         comptime for log_columns in range(4):
             comptime for is_short in [False, True]:
                 comptime of_tile = Plan.stream(8 << log_rows, TILE_ROWS << log_columns)
-                comptime config = StreamConfig.dense(of_tile, 0 if is_short else 1 << 30)
+                comptime config = StreamConfig.dense(of_tile, 0 if is_short else 1 << 30, scale)
                 comptime if of_tile.exists():
-                    if StreamConfig.dense(plan, share) == config:
+                    if StreamConfig.dense(plan, share, scale) == config:
                         var blocks = min(share, config.stage_blocks())
                         return queue.launch[gemm_streaming[config]](
                             gemm.grid_of_streaming(problem.m, problem.n, cut, config, share),
@@ -194,18 +204,18 @@ def launch(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     )  # fmt: skip
 
 
-def multiply_grouped(problem: GroupedProblem, mut queue: Some[Queue]) raises:
+def multiply_grouped[scale: Scale](problem: GroupedProblem, mut queue: Some[Queue]) raises:
     """Launches a grouped product."""
     if problem.m == 0 or problem.n == 0:
         return
     var target = Target(Result(problem.values, problem.dtype, problem.m, problem.n), Gate.NONE)
-    _launch_grouped[False](
+    _launch_grouped[False, scale](
         problem.left, problem.k, StreamScheduler.of(problem), problem.experts, problem.n, target,
         queue,
     )  # fmt: skip
 
 
-def multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
+def multiply_experts[scale: Scale](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     """Launches a layer of experts."""
     if problem.routing.tokens == 0:
         return
@@ -214,13 +224,13 @@ def multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     var scheduler = StreamScheduler.of(problem)
     var hidden = Result(memory.hidden, problem.left.dtype, count, inner)
     if moe.is_fused(problem.gate):
-        _launch_grouped[True](
+        _launch_grouped[True, scale](
             problem.left, width, scheduler, problem.gate_up, problem.sums(),
             Target(hidden, problem.gate), queue,
         )  # fmt: skip
     else:
         var sums = Target(Result(memory.rows, Int(FLOAT32), count, problem.sums()), Gate.NONE)
-        _launch_grouped[False](
+        _launch_grouped[False, scale](
             problem.left, width, scheduler, problem.gate_up, problem.sums(), sums, queue,
         )  # fmt: skip
         launch_activation(memory.rows, problem.gate, hidden, queue)
@@ -229,14 +239,14 @@ def multiply_experts(problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     # A has a row for each slot. The kernel before has waited for what the scheduler reads.
     scheduler.rows_per_source = 1
     scheduler.is_early = 1
-    _launch_grouped[False](
+    _launch_grouped[False, scale](
         left, inner, scheduler, problem.down, width, Target(of_slots, Gate.NONE), queue,
     )  # fmt: skip
     launch_sums(problem, memory.rows, Places.as_slots(problem.down.count), queue)
 
 
 def _launch_grouped[
-    is_gated: Bool
+    is_gated: Bool, scale: Scale
 ](
     left: Left,
     k: Int,
@@ -252,8 +262,8 @@ def _launch_grouped[
         half = n // 2
     var rows, columns = Int(scheduler.rows), Int(target.rows.columns)
     comptime for row_fragments in range(1, MAX_ROW_FRAGMENTS + 1):
-        comptime config = StreamConfig.grouped(row_fragments, is_gated)
-        if moe.streaming_config(rows, experts.count, is_gated) == config:
+        comptime config = StreamConfig.grouped(row_fragments, is_gated, scale)
+        if moe.streaming_config(rows, experts.count, is_gated, scale) == config:
             scheduler.column_tiles = UInt32(ceildiv(columns, config.columns()))
             queue.launch[gemm_streaming[config]](
                 moe.grid_of_streaming(

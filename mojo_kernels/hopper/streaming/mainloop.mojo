@@ -16,6 +16,7 @@ weights. Where some scale wants two, sums begin anew, and all blocks are decoded
 from layout import Coord
 
 from ...launch.queue import device_pointer
+from ...numbers.scales import Scale
 from ...simt.arguments import ExpertWeights
 from ...simt.host import VECTOR_BYTES
 from ...tiles import RegisterTile
@@ -28,8 +29,9 @@ from ..instructions.warp import (
     load_streaming,
     multiply_add,
 )
-from ..layout import K_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
-from ..codec import Rows, any_overflows, decode_rows, decode_rows_of_any
+from ..layout import K_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS, block_scales
+from ..codec import Rows, any_overflows, decode_rows, decode_rows_of_any, unusual_bits
+from ..decode.bf16 import SumFactor, TensorPlanes
 from ..shapes import MAX_ROW_FRAGMENTS, StreamConfig, WORD_BYTES
 from .activations import Fragments
 
@@ -43,23 +45,32 @@ comptime Codes = SIMD[DType.uint32, ROWS_PER_LANE]
 """A lane's codes of a block."""
 comptime BLOCK_VECTORS = TILE_BYTES // VECTOR_BYTES
 """Vectors of codes of a block of a tile."""
-comptime BLOCK_WORDS = TILE_ROWS // WORD_BYTES
-"""Words of its scales."""
+comptime SCALE_WORDS = TILE_ROWS // WORD_BYTES
+"""Words of a scale of all its rows."""
 
 
 @fieldwise_init
-struct BlockPlace(TrivialRegisterPassable):
+struct BlockPlace[scale: Scale](TrivialRegisterPassable):
     """Addresses of a lane's codes and scales of a block."""
 
     var codes: Int
     var scales: Int
 
+    comptime BLOCK_WORDS = SCALE_WORDS * block_scales(Self.scale)
+    """Words of the scales of a block of a tile."""
+
     @staticmethod
     @always_inline
-    def of(weights: ExpertWeights, expert: UInt32, block: UInt32, lane: UInt32) -> Self:
-        """Returns the place of one of all blocks of an expert."""
+    def of(
+        weights: ExpertWeights, expert: UInt32, tile: UInt32, block: UInt32, lane: UInt32
+    ) -> Self:
+        """Returns the place of one of all blocks of an expert, which is one of a tile."""
         var codes = block * UInt32(BLOCK_VECTORS) + lane
-        var scales = block * UInt32(BLOCK_WORDS) + lane // UInt32(K_LANES)
+        var scales = block * UInt32(Self.BLOCK_WORDS) + lane // UInt32(K_LANES)
+        comptime if Self.scale == Scale.E4M3:
+            comptime LANES = UInt32(K_LANES // block_scales(Self.scale))
+            scales += tile * UInt32(SCALE_WORDS * Self.scale.row_bytes)
+            scales += lane % UInt32(K_LANES) // LANES * UInt32(SCALE_WORDS)
         return Self(
             weights.codes + Int(expert) * weights.codes_step + Int(codes) * VECTOR_BYTES,
             weights.scales + Int(expert) * weights.scales_step + Int(scales) * WORD_BYTES,
@@ -69,7 +80,7 @@ struct BlockPlace(TrivialRegisterPassable):
     def advance(mut self, blocks: Int):
         """Goes on by blocks of a tile."""
         self.codes += blocks * BLOCK_VECTORS * VECTOR_BYTES
-        self.scales += blocks * BLOCK_WORDS * WORD_BYTES
+        self.scales += blocks * Self.BLOCK_WORDS * WORD_BYTES
 
     @always_inline
     def load_codes[blocks: Int](self) -> Codes:
@@ -81,7 +92,7 @@ struct BlockPlace(TrivialRegisterPassable):
     def load_scales[blocks: Int](self) -> UInt32:
         """Starts the load of the scales so many blocks of the tile from here."""
         return load_constant(
-            device_pointer[DType.uint32](self.scales).unsafe_offset(blocks * BLOCK_WORDS)
+            device_pointer[DType.uint32](self.scales).unsafe_offset(blocks * Self.BLOCK_WORDS)
         )
 
 
@@ -89,14 +100,15 @@ struct WeightStream[CONFIG: StreamConfig](Movable):
     """The blocks that a warp has on the way."""
 
     comptime AHEAD = Self.CONFIG.loads_ahead()
+    comptime Place = BlockPlace[Self.CONFIG.scale]
     comptime STEP = Self.CONFIG.k_warps
     """Blocks of the tile from one of the warp's to the next."""
 
-    var ahead: BlockPlace
+    var ahead: Self.Place
     """The first block of the next round."""
     var left: UInt32
     """Blocks of this tile from this round on."""
-    var next: BlockPlace
+    var next: Self.Place
     """The first block of the next tile."""
     var next_left: UInt32
     """Its blocks; none if there is no next one."""
@@ -106,7 +118,7 @@ struct WeightStream[CONFIG: StreamConfig](Movable):
     """Of the round's blocks."""
 
     @always_inline
-    def __init__(out self, first: BlockPlace, blocks: UInt32):
+    def __init__(out self, first: Self.Place, blocks: UInt32):
         """Starts the first loads of the first tile, which is the next one from here."""
         self.ahead = first
         self.left = 0
@@ -120,7 +132,7 @@ struct WeightStream[CONFIG: StreamConfig](Movable):
                 self.codes[i] = first.load_codes[i * Self.STEP]()
 
     @always_inline
-    def begin(mut self, left: UInt32, next: BlockPlace, next_left: UInt32):
+    def begin(mut self, left: UInt32, next: Self.Place, next_left: UInt32):
         """Goes on to the next tile, of which `left` blocks are the warp's; says what follows it."""
         self.ahead = self.next
         self.ahead.advance(Self.AHEAD * Self.STEP)
@@ -135,7 +147,7 @@ struct WeightStream[CONFIG: StreamConfig](Movable):
             return
         var is_here = UInt32(i + Self.AHEAD) < self.left
         if is_here or UInt32(i) < self.next_left:
-            var place = BlockPlace(
+            var place = Self.Place(
                 self.ahead.codes if is_here else self.next.codes,
                 self.ahead.scales if is_here else self.next.scales,
             )
@@ -149,6 +161,20 @@ def clear[row_fragments: Int, //](sums: WarpSums[row_fragments]):
     comptime for fragment in range(row_fragments):
         comptime for half in range(HALVES):
             sums[fragment, half] = 0
+
+
+@always_inline
+def apply_tensor_scales[
+    row_fragments: Int, //
+](planes: TensorPlanes, sums: WarpSums[row_fragments]):
+    """Multiplies sums by the tensor scales of a lane's four weight rows."""
+    comptime for row in range(ROWS_PER_LANE):
+        var factor = SumFactor.of(planes, UInt32(row))
+        comptime half, next = divmod(row, ROWS_PER_LANE // HALVES)
+        comptime for fragment in range(row_fragments):
+            comptime for i in range(FRAGMENT_SUMS // HALVES):
+                comptime at = next * FRAGMENT_SUMS // HALVES + i
+                sums[fragment, half][at] = factor.apply(sums[fragment, half][at])
 
 
 @always_inline
@@ -177,7 +203,7 @@ def multiply_round[
     sums: WarpSums[row_fragments],
     end: UInt32,
 ) -> UInt32:
-    """Adds the products of a round under scales that one factor applies; returns their bits.
+    """Adds the products of a round under scales that are usual; returns bits that say if some are not.
 
     Slots from `end` on have no block, unless the round is a whole one.
     """
@@ -185,10 +211,10 @@ def multiply_round[
     comptime for i in range(stream.AHEAD):
         if is_whole or UInt32(i) < end:
             var scales = keep_here(SIMD[DType.uint32, 1](stream.scales[i]))[0]
-            var decoded = decode_rows(keep_here(stream.codes[i]), scales)
+            var decoded = decode_rows[CONFIG.scale](keep_here(stream.codes[i]), scales)
             stream.refill[i]()
             multiply_block(decoded, rows.starting_at(Coord(i * stream.STEP, 0, 0, 0)), sums)
-            all_scales |= scales
+            all_scales |= unusual_bits[CONFIG.scale](scales)
     stream.ahead.advance(stream.AHEAD * stream.STEP)
     stream.left -= min(stream.left, UInt32(stream.AHEAD))
     rows = rows.starting_at(Coord(stream.AHEAD * stream.STEP, 0, 0, 0))
@@ -206,7 +232,7 @@ def multiply[
 ) -> UInt32:
     """Adds the products of a warp's blocks until `stop` of the tile are left: in whole rounds, if any.
 
-    Returns the bits of all scales: `multiply_anew` is for what some of them want.
+    Returns bits of all scales: `multiply_anew` is for what some of them want.
     """
     comptime AHEAD = UInt32(stream.AHEAD)
     var all_scales = UInt32(0)
@@ -225,7 +251,7 @@ def multiply_anew[
     CONFIG: StreamConfig, row_fragments: Int, //
 ](
     stream: WeightStream[CONFIG],
-    var place: BlockPlace,
+    var place: BlockPlace[CONFIG.scale],
     blocks: UInt32,
     var rows: Fragments[row_fragments],
     sums: WarpSums[row_fragments],
@@ -234,9 +260,10 @@ def multiply_anew[
     var overflow = False
     for _ in range(blocks):
         var scales = place.load_scales[0]()
-        overflow |= any_overflows(scales)
+        comptime if CONFIG.scale == Scale.E8M0:
+            overflow |= any_overflows(scales)
         var codes = place.load_codes[0]()
-        multiply_block(decode_rows_of_any(codes, scales), rows, sums)
+        multiply_block(decode_rows_of_any[CONFIG.scale](codes, scales), rows, sums)
         place.advance(stream.STEP)
         rows = rows.starting_at(Coord(stream.STEP, 0, 0, 0))
     return overflow

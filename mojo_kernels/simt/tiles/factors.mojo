@@ -11,8 +11,9 @@ from std.memory import bitcast
 from max.gpu import thread_idx
 
 from ...launch.queue import DevicePointer
+from ...layouts import LAYOUTS, Plain, e4m3_offset_in
 from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
-from ...numbers.formats import E4M3_BLOCK, Format, block_of, has_float_scales
+from ...numbers.formats import E4M3_BLOCK, block_of, has_float_scales
 from ...tiles import RegisterTile
 from ..arguments import Result, Weights
 from ..host import STAGE, TileShape, WARP_COLUMNS
@@ -102,7 +103,9 @@ struct FactorPlaces[tile: TileShape, has_e4m3: Bool](TrivialRegisterPassable):
     var k: UInt32
     """Elements of a row."""
     var right: DevicePointer[DType.uint8]
-    """Those of the weights. What follows counts floats, or behind E4M3 scales bytes."""
+    """Those of the weights. What follows counts floats, or where scales are E4M3 columns."""
+    var layout: Int32
+    """The position in `LAYOUTS` of E4M3 scales."""
     var column: UInt32
     """Where those of the lane's first column are."""
     var next_column: UInt32
@@ -117,17 +120,19 @@ struct FactorPlaces[tile: TileShape, has_e4m3: Bool](TrivialRegisterPassable):
     @staticmethod
     @always_inline
     def of(
-        staged: FactoredRows, w: Weights, first_row: UInt32, first_column: UInt32, result: Result
+        staged: FactoredRows,
+        w: Weights,
+        layout: Int32,
+        first_row: UInt32,
+        first_column: UInt32,
+        result: Result,
     ) -> Self:
         """Finds those of a tile."""
         var row, in_tile = Self._place_of(here(UInt32(thread_idx.x)))
         comptime if Self.has_e4m3:
-            var row_bytes = UInt32(Format.NVFP4.scale_row_bytes(Int(staged.k)))
-            var behind = staged.k // UInt32(E4M3_BLOCK)
             return Self(
-                staged.factors, first_row + row, staged.rows, staged.k, w.scales,
-                (first_column + in_tile) * row_bytes + behind, row_bytes,
-                (result.columns - 1) * row_bytes + behind, 0, True,
+                staged.factors, first_row + row, staged.rows, staged.k, w.scales, layout,
+                first_column + in_tile, 1, result.columns - 1, 0, True,
             )  # fmt: skip
         var block, k = block_of(Int(w.format)), Int(staged.k)
         # A block has one row of weights, or as many as a tile has columns.
@@ -137,6 +142,7 @@ struct FactorPlaces[tile: TileShape, has_e4m3: Bool](TrivialRegisterPassable):
             staged.rows,
             staged.k,
             w.scales,
+            layout,
             UInt32(block.index(Int(first_column + in_tile), 0, k)),
             UInt32(block.index(1, 0, k)),
             UInt32(block.index(Int(result.columns - 1), 0, k)),
@@ -170,7 +176,14 @@ struct FactorPlaces[tile: TileShape, has_e4m3: Bool](TrivialRegisterPassable):
     def _right(self, at: UInt32) -> Float32:
         """Loads a factor of the weights."""
         comptime if Self.has_e4m3:
-            return load_unaligned(self.right, Int(at))
+            var column, k = Int(at), Int(here(self.k))
+            comptime for i in range(len(LAYOUTS)):
+                comptime if LAYOUTS[i].ORDERS_TENSOR_SCALES:
+                    if self.layout == Int32(i):
+                        var step = e4m3_offset_in[LAYOUTS[i]](0, E4M3_BLOCK, k)
+                        var first = e4m3_offset_in[LAYOUTS[i]](column, k, k)
+                        return load_unaligned(self.right, first, step)
+            return load_unaligned(self.right, e4m3_offset_in[Plain](column, k, k))
         else:
             return flat_of(self.right.unsafe_bitcast[Float32]())[Int(at)]
 

@@ -85,7 +85,7 @@ def matmul_tile[
     loads.load(w, layout, staged.k)
     comptime Places = FactorPlaces[TILE, has_e4m3]
     var product = Product[TILE, has_e4m3, factors].of(
-        Places.of(staged, w, first_row, first_column, result)
+        Places.of(staged, w, layout, first_row, first_column, result)
     )
     # Half of the warps of large tiles decode while the others multiply. Whole warps agree.
     comptime TAKES_TURNS = tile_rows == MANY_ROWS
@@ -101,7 +101,7 @@ def matmul_tile[
     share = PartOfTile.of[TILE](here(UInt32(block_idx.x)), staged.column_parts, result)
     first_row, first_column = share.first_row, share.first_column
     comptime if factors == FACTORS_OF_ALL:
-        product.places = Places.of(staged, w, first_row, first_column, result)
+        product.places = Places.of(staged, w, layout, first_row, first_column, result)
         product.apply(place.flags())
     store_sums[TILE](place.base, product.found())
     barrier()

@@ -14,10 +14,10 @@ step that is the same everywhere, and so are the runs of a thread's chunks: it f
 
 from max.gpu import thread_idx
 
-from ...layouts import LAYOUTS, RUN_BYTES, padded_blocks
+from ...layouts import LAYOUTS, RUN_BYTES, e4m3_offset_in, padded_blocks
 from ...numbers.decode import decode
 from ...numbers.elements import Element
-from ...numbers.formats import E4M3_BLOCK, Format, has_float_scales
+from ...numbers.formats import has_float_scales
 from ...numbers.packing import spread_sixes
 from ...numbers.scales import E8M0_BIAS
 from ..arguments import Weights
@@ -31,8 +31,6 @@ from .numbers import are_lost, bf16_pair, has_specials, is_usual, multiplied, nu
 from .place import PASS_ROWS, STEP_CHUNKS, place_in_stage
 
 
-comptime E4M3_CHUNKS = UInt32(E4M3_BLOCK // CHUNK)
-"""Chunks under an E4M3 scale."""
 comptime E4M3_ONE = Element.E4M3.bias << Element.E4M3.mantissa_bits
 """The E4M3 scale of padding: one."""
 
@@ -96,12 +94,13 @@ struct WeightLoads[element: Element, has_e4m3: Bool, columns: Int](TrivialRegist
                     var next_run = L.code_offset(0, byte + RUN_BYTES, row_bytes)
                     loads.run_step = UInt32(next_run - L.code_offset(0, byte, row_bytes))
                 loads.k_step = UInt32(L.code_offset(0, Self.STEP_BYTES, row_bytes))
-                loads.scales_at = UInt32(L.scale_offset(Int(row), 0, blocks))
-                loads.scale_row_step = UInt32(L.scale_offset(PASS_ROWS, 0, blocks))
-        comptime if Self.has_e4m3:
-            var scale_bytes = UInt32(Format.NVFP4.scale_row_bytes(Int(k)))
-            loads.scales_at = row * scale_bytes + chunk % UInt32(LANES_PER_BLOCK) // E4M3_CHUNKS
-            loads.scale_row_step = UInt32(PASS_ROWS) * scale_bytes
+                comptime if Self.has_e4m3:
+                    var element = Int(chunk % UInt32(LANES_PER_BLOCK)) * CHUNK
+                    loads.scales_at = UInt32(e4m3_offset_in[L](Int(row), element, Int(k)))
+                    loads.scale_row_step = UInt32(e4m3_offset_in[L](PASS_ROWS, 0, Int(k)))
+                else:
+                    loads.scales_at = UInt32(L.scale_offset(Int(row), 0, blocks))
+                    loads.scale_row_step = UInt32(L.scale_offset(PASS_ROWS, 0, blocks))
         return loads
 
     @always_inline
@@ -136,13 +135,15 @@ struct WeightLoads[element: Element, has_e4m3: Bool, columns: Int](TrivialRegist
     @always_inline
     def _scales_of_step(self, layout: Int32, k: UInt32) -> UInt32:
         """Returns where the scale of this thread's first chunk of the step is."""
-        comptime if Self.has_e4m3:
-            return self.scales_at + self.block * UInt32(LANES_PER_BLOCK) // E4M3_CHUNKS
         var at = self.scales_at
         comptime for i in range(len(LAYOUTS)):
             comptime L = LAYOUTS[i]
             if layout == Int32(i):
-                at += UInt32(L.scale_offset(0, Int(self.block), padded_blocks[L](Int(k) // BLOCK)))
+                comptime if Self.has_e4m3:
+                    at += UInt32(e4m3_offset_in[L](0, Int(self.block) * BLOCK, Int(k)))
+                else:
+                    var blocks = padded_blocks[L](Int(k) // BLOCK)
+                    at += UInt32(L.scale_offset(0, Int(self.block), blocks))
         return at
 
     @always_inline

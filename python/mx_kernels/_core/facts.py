@@ -7,7 +7,8 @@ follows from its layout's row in the table:
     codes  u8 [rows to row_multiple,       packed k]
     scales u8 [rows to scale_row_multiple, blocks to scale_k_multiple]
            f32 [blocks below each other,   blocks], of formats with float scales, in every layout
-           u8 [rows, blocks, and the bytes of a float32], of those with tensor scales, in every one
+           u8 [rows, blocks, and the bytes of a float32], of those with tensor scales: as bytes
+              are ordered where a layout does so, rows padded, else row by row without padding
 """
 
 from __future__ import annotations
@@ -69,11 +70,6 @@ class Format:
         return self.scale_row_bytes > 0
 
     @property
-    def keeps_scales(self) -> bool:
-        """Whether scales lie as in the plain layout in every one."""
-        return self.has_float_scales or self.has_tensor_scales
-
-    @property
     def scale_dtype(self) -> torch.dtype:
         """What scales are held as."""
         return torch.float32 if self.has_float_scales else torch.uint8
@@ -123,6 +119,7 @@ class Layout:
     scale_row_multiple: int
     scale_k_multiple: int
     has_float_scales: int
+    orders_tensor_scales: int
     device: str
     code: int
 
@@ -139,19 +136,25 @@ class Layout:
         bits = 8 * self.byte_multiple
         return math.lcm(fmt.k_multiple, bits // math.gcd(bits, fmt.element_bits))
 
+    def keeps_scales(self, fmt: Format) -> bool:
+        """Whether scales of a format lie as in the plain layout."""
+        return fmt.has_float_scales or (fmt.has_tensor_scales and not self.orders_tensor_scales)
+
     def scale_tile_rows(self, fmt: Format) -> int:
         """Rows of scales that lie together."""
         return self._scale_tile(fmt)[0]
 
     def _scale_tile(self, fmt: Format) -> tuple[int, int]:
-        return (1, 1) if fmt.keeps_scales else (self.scale_row_multiple, self.scale_k_multiple)
+        return (
+            (1, 1) if self.keeps_scales(fmt) else (self.scale_row_multiple, self.scale_k_multiple)
+        )
 
     def storage(self, rows: int, k: int, fmt: Format) -> tuple[tuple[int, int], tuple[int, int]]:
         """Returns the shapes of codes and scales that hold a `[rows, k]` operand."""
         codes = (ceil_to(rows, self.row_multiple), fmt.packed_bytes(k))
-        if fmt.keeps_scales:
+        if self.keeps_scales(fmt):
             return codes, fmt.scales_of((rows, k))
-        blocks = ceil_to(k // fmt.block_k, self.scale_k_multiple)
+        blocks = ceil_to(fmt.scales_of((rows, k))[-1], self.scale_k_multiple)
         return codes, (ceil_to(rows, self.scale_row_multiple), blocks)
 
 
@@ -244,7 +247,7 @@ class Facts:
         found = next((row for row in self.layouts.values() if row.device == name != ""), None)
         if found and fmt:
             row = self.formats[fmt]
-            is_read = found.has_float_scales or not row.keeps_scales
+            is_read = found.has_float_scales or not found.keeps_scales(row)
             return found if is_read and k % found.k_multiple(row) == 0 else self.plain
         return found
 

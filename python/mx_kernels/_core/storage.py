@@ -112,12 +112,13 @@ def with_tensor_scale(scales: Array, tensor_scale, fmt: Format) -> Tensor:
     return torch.cat([scales, given.unsqueeze(-1).view(torch.uint8)], -1)
 
 
-def split_scales(scales: Tensor, fmt: Format) -> tuple[Tensor, Tensor]:
+def split_scales(scales: Tensor, fmt: Format, rows: int = 1) -> tuple[Tensor, Tensor]:
     """Views plain scales of a format as E4M3 [..., blocks] and the bytes of tensor scales [..., 4].
 
-    Of formats without tensor scales there are none of these.
+    Of formats without tensor scales there are none of these. Tiles of so many rows are long rows.
     """
-    return scales.split((scales.shape[-1] - fmt.scale_row_bytes, fmt.scale_row_bytes), -1)
+    behind = rows * fmt.scale_row_bytes
+    return scales.split((scales.shape[-1] - behind, behind), -1)
 
 
 def tensor_scales_for(name: str, rows: Array, given, fmt: Format) -> Tensor:

@@ -257,12 +257,13 @@ def _part(func, q: MXTensor, dim: int, start: int, end: int) -> MXTensor:
         # The one scale of a row would be written with each of its parts.
         scales, is_copied = q._scales, fmt.has_whole_rows
         if not fmt.has_whole_rows:
+            rows = layout.scale_tile_rows(fmt)
             bounds = start // fmt.block_k, fmt.k_blocks(ceil_to(end, unit))
             bounds = bounds[0], min(bounds[1], scales.shape[-1])
-            scales = _cut_k(scales, layout.scale_tile_rows(fmt), *bounds)
-        if fmt.has_tensor_scales:
-            scales = torch.cat([scales, split_scales(q._scales, fmt)[1]], -1)
-            is_copied = True
+            scales = _cut_k(scales, rows, *bounds)
+            if fmt.has_tensor_scales:
+                behind = split_scales(_tiles(q._scales, rows), fmt, rows)[1]
+                scales, is_copied = torch.cat([scales, behind], -1), True
     else:
         _check_cut(func, q, "rows", start, end, layout.row_unit(fmt))
         stored = storage_of(shape, fmt, layout)
@@ -309,8 +310,10 @@ def _cat(func, tensors, dim=0):
         for t in tensors[:-1]:
             _check_cut(func, t, "K", 0, t._k, layout.k_unit(fmt), inner=True)
         codes_shape, scales_shape = storage_of(shape, fmt, layout)
+        rows = layout.scale_tile_rows(fmt)
+        scales = [_tiles(t, rows) for t in scales]
         if fmt.has_tensor_scales:
-            of_blocks, of_rows = zip(*(split_scales(t, fmt) for t in scales), strict=True)
+            of_blocks, of_rows = zip(*(split_scales(t, fmt, rows) for t in scales), strict=True)
             if not all(torch.equal(t, of_rows[-1]) for t in of_rows):
                 raise ValueError(
                     f"cat: got {fmt.name} along K, whose rows have other tensor scales, expected "
@@ -318,7 +321,7 @@ def _cat(func, tensors, dim=0):
                 )
             scales = [*of_blocks, of_rows[-1]]
         codes = torch.cat([_tiles(t, layout.row_multiple) for t in codes], -1)
-        scales = torch.cat([_tiles(t, layout.scale_tile_rows(fmt)) for t in scales], -1)
+        scales = torch.cat(scales, -1)
         return q._with(codes.view(codes_shape), scales.view(scales_shape), shape)
     if dim == q.ndim - 2 and _whole_axes(q) == 2:
         for t in tensors[:-1]:
