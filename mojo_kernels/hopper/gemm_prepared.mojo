@@ -35,7 +35,7 @@ from .host.workspace import (
 from .plan import MainLoop, OperandType, Plan
 from .shapes import TILE_HEIGHTS, RS_TILE_HEIGHTS, GROUPS, NUMBER_BYTES, ROW_BYTES, columns_of
 from .prepare.float_scales import FloatOperands, FloatScaledRows, FloatScales
-from .prepare.kept import KeptRows
+from .prepare.kept import Nvfp4Rows
 from .prepare.kernel import TilesOfB, launch_prepare
 from .prepare.operands import PreparedRows, PreparedSixes
 from .prepare.source import SourceRows
@@ -125,7 +125,7 @@ def launch_nvfp4(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     comptime for tile_rows in TILE_HEIGHTS:
         if plan.rows == tile_rows:
             var m, n, k = problem.m, problem.n, problem.k
-            var rows = KeptRows.at(problem, queue.workspace(workspace_of(m, n, k, plan)))
+            var rows = Nvfp4Rows.at(problem, queue.workspace(workspace_of(m, n, k, plan)))
             var b = TilesOfB.of(problem, ctas_of_tile(n, MAX_TILE_CTAS))
             var source = SourceRows[False].of(m, k, LANE_CHUNKS)
             launch_prepare(Activations(problem), b, rows, source, queue)

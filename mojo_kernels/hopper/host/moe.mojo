@@ -130,8 +130,7 @@ def is_fused(gate: Gate) -> Bool:
 
 
 def may_take_operands[known: Known](weights: Format) -> Bool:
-    """Says whether what is known of a product may be one that fast kernels take, by such weights.
-    """
+    """Says whether a product of which this is known may be one that fast kernels take."""
     return may_be(known.right_format, weights.code()) and may_be(known.layout, PRESHUFFLED)
 
 

@@ -20,7 +20,7 @@ from .weights import SHARED_BYTES as STAGES_BYTES, TileOfB
 
 
 @fieldwise_init
-struct KeptRows(PreparedOperands, SsOperands):
+struct Nvfp4Rows(PreparedOperands, SsOperands):
     """The rows of B in the workspace; A is where it was."""
 
     comptime TYPE: StaticString = "bf16"
