@@ -46,17 +46,19 @@ COLUMNS = {"gate_up": 2 * INNER, "down": WIDTH}
 """Of both products."""
 TOKENS = (1, 16, 64, 256, 1024, 4096, 16384)
 QUICK_TOKENS = (1, 64)
-ACTIVATIONS = {"mxfp4": TOKENS, "mxfp8": TOKENS[3:]}
-"""What activations are rounded to, and how many tokens then; with few of them layers of both take
+ACTIVATIONS = {"mxfp4": TOKENS, "mxfp6": TOKENS[3:], "mxfp8": TOKENS[3:]}
+"""What activations are rounded to, and how many tokens then; with few of them layers of all take
 as long, as they read the same weights."""
 _EIGHT_BITS = {
     ("gpt-oss-120b", 1): 25.5, ("gpt-oss-120b", 16): 137, ("gpt-oss-120b", 64): 278,
     ("gpt-oss-120b", 1024): 361, ("gpt-oss-120b", 4096): 698, ("gpt-oss-120b", 16384): 2088,
 }  # fmt: skip
-PUBLISHED = {"mxfp4": _EIGHT_BITS | {("gpt-oss-120b", 4096): 615}, "mxfp8": _EIGHT_BITS}
+PUBLISHED = dict.fromkeys(ACTIVATIONS, _EIGHT_BITS) | {
+    "mxfp4": _EIGHT_BITS | {("gpt-oss-120b", 4096): 615}
+}
 """What AITER publishes for an MI355X, us, activations of eight bits (615: of four), padded to 3072:
 measured there, not modelled."""
-FLOPS_PER_CYCLE = {"mxfp4": 4096, "mxfp8": 2048}
+FLOPS_PER_CYCLE = {"mxfp4": 4096, "mxfp6": 4096, "mxfp8": 2048}
 """Of a SIMD, weights of four bits."""
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
