@@ -40,6 +40,8 @@ TYPES = "bfloat16_bfloat16_float32"
 MODELS = {"gpt-oss-20b": 32, "gpt-oss-120b": 128}
 """Experts of a layer."""
 WIDTH, INNER, PER_TOKEN = 2880, 2880, 4
+QUANTIZE_ARGUMENTS = 6
+"""Arguments of the launch that encodes rows."""
 EVEN = 1
 """The position of the rule by which activations are rounded."""
 COLUMNS = {"gate_up": 2 * INNER, "down": WIDTH}
@@ -224,7 +226,8 @@ class SimulatedLayer:
         self, launch: dict, grid: tuple[int, ...], instead: dict, whole_round: bool = False
     ) -> Profile:
         """Times a launch; `instead` has other contents for places in the workspace."""
-        starts = {a[0] for one in self.launches for a in one["arguments"] if isinstance(a, tuple)}
+        starts = {place for one in self.launches for place in _places_of(one)}
+        starts |= {a[0] for a in launch["arguments"] if isinstance(a, tuple)}
         ends = [*sorted(starts), None]
         args = []
         for a in launch["arguments"]:
@@ -235,6 +238,16 @@ class SimulatedLayer:
         kernel = gfx950.parse(launch["text"])
         options = {"whole_round": whole_round, "with_variants": True}
         return profile(kernel, grid, launch["threads"], args, **options)
+
+
+def _places_of(launch: dict) -> Iterator[int]:
+    """Yields where in the workspace a launch's arguments begin.
+
+    Scales that a launch encodes lie behind their codes, in one place for those that read both.
+    """
+    arguments = launch["arguments"]
+    encodes = len(arguments) == QUANTIZE_ARGUMENTS
+    yield from (a[0] for a in arguments[: 2 if encodes else None] if isinstance(a, tuple))
 
 
 def _of_xcds(workgroups: int) -> int:
