@@ -70,7 +70,8 @@ def test_the_mef_holds_gfx950_code_of_every_op(compiled):
     # The op's, those of floats before interleaved kernels, which are for those and for codes, of
     # four bits and of six, and that of rows of experts.
     assert count["prepare_qu"] == 4
-    assert count["interleave"] >= 2 and count["interleave"] % 2 == 0
+    # Of each product that is encoded first one at least, and experts' four gated and six others.
+    assert count["interleave"] >= 3 + 4 + 6
     # Few rows; many: both heights of tiles for codes, one for each other product, experts' two.
     assert count["streaming"] >= 2
     assert count["ping_pong"] == 8
