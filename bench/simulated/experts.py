@@ -40,23 +40,27 @@ TYPES = "bfloat16_bfloat16_float32"
 MODELS = {"gpt-oss-20b": 32, "gpt-oss-120b": 128}
 """Experts of a layer."""
 WIDTH, INNER, PER_TOKEN = 2880, 2880, 4
+QUANTIZE_ARGUMENTS = 6
+"""Arguments of the launch that encodes rows."""
 EVEN = 1
 """The position of the rule by which activations are rounded."""
 COLUMNS = {"gate_up": 2 * INNER, "down": WIDTH}
 """Of both products."""
 TOKENS = (1, 16, 64, 256, 1024, 4096, 16384)
 QUICK_TOKENS = (1, 64)
-ACTIVATIONS = {"mxfp4": TOKENS, "mxfp8": TOKENS[3:]}
-"""What activations are rounded to, and how many tokens then; with few of them layers of both take
+ACTIVATIONS = {"mxfp4": TOKENS, "mxfp6": TOKENS[3:], "mxfp8": TOKENS[3:]}
+"""What activations are rounded to, and how many tokens then; with few of them layers of all take
 as long, as they read the same weights."""
 _EIGHT_BITS = {
     ("gpt-oss-120b", 1): 25.5, ("gpt-oss-120b", 16): 137, ("gpt-oss-120b", 64): 278,
     ("gpt-oss-120b", 1024): 361, ("gpt-oss-120b", 4096): 698, ("gpt-oss-120b", 16384): 2088,
 }  # fmt: skip
-PUBLISHED = {"mxfp4": _EIGHT_BITS | {("gpt-oss-120b", 4096): 615}, "mxfp8": _EIGHT_BITS}
+PUBLISHED = dict.fromkeys(ACTIVATIONS, _EIGHT_BITS) | {
+    "mxfp4": _EIGHT_BITS | {("gpt-oss-120b", 4096): 615}
+}
 """What AITER publishes for an MI355X, us, activations of eight bits (615: of four), padded to 3072:
 measured there, not modelled."""
-FLOPS_PER_CYCLE = {"mxfp4": 4096, "mxfp8": 2048}
+FLOPS_PER_CYCLE = {"mxfp4": 4096, "mxfp6": 4096, "mxfp8": 2048}
 """Of a SIMD, weights of four bits."""
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -222,7 +226,8 @@ class SimulatedLayer:
         self, launch: dict, grid: tuple[int, ...], instead: dict, whole_round: bool = False
     ) -> Profile:
         """Times a launch; `instead` has other contents for places in the workspace."""
-        starts = {a[0] for one in self.launches for a in one["arguments"] if isinstance(a, tuple)}
+        starts = {place for one in self.launches for place in _places_of(one)}
+        starts |= {a[0] for a in launch["arguments"] if isinstance(a, tuple)}
         ends = [*sorted(starts), None]
         args = []
         for a in launch["arguments"]:
@@ -233,6 +238,16 @@ class SimulatedLayer:
         kernel = gfx950.parse(launch["text"])
         options = {"whole_round": whole_round, "with_variants": True}
         return profile(kernel, grid, launch["threads"], args, **options)
+
+
+def _places_of(launch: dict) -> Iterator[int]:
+    """Yields where in the workspace a launch's arguments begin.
+
+    Scales that a launch encodes lie behind their codes, in one place for those that read both.
+    """
+    arguments = launch["arguments"]
+    encodes = len(arguments) == QUANTIZE_ARGUMENTS
+    yield from (a[0] for a in arguments[: 2 if encodes else None] if isinstance(a, tuple))
 
 
 def _of_xcds(workgroups: int) -> int:

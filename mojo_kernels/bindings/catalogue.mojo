@@ -15,7 +15,7 @@ from ..cdna4.catalogue import Catalogue, Question, Texts
 from ..cdna4.chip import BLOCK, SCALE_GROUP_ROWS
 from ..cdna4.prologue.cooperative import Cooperative
 from ..cdna4.ping_pong.shape import STAGE_BLOCKS
-from ..cdna4.prologue.shape import COUNTER_BYTES, PART_BLOCKS
+from ..cdna4.prologue.shape import CODE_BLOCKS, COUNTER_BYTES, PART_BLOCKS
 from ..cdna4.types import ADDRESSES
 
 
@@ -69,7 +69,9 @@ def py_cooperative() raises -> PythonObject:
         finished_word=PythonObject(Int(Cooperative[1, 1].FINISHED) // WORD),
         pair_rows=PythonObject(SCALE_GROUP_ROWS),
         part_k=Python.dict(
-            linear=PythonObject(STAGE_BLOCKS * BLOCK), matmul=PythonObject(PART_BLOCKS * BLOCK)
+            linear=PythonObject(STAGE_BLOCKS * BLOCK),
+            matmul=PythonObject(PART_BLOCKS * BLOCK),
+            matmul_by_tiles=PythonObject(CODE_BLOCKS * BLOCK),
         ),
     )
 

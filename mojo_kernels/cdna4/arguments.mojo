@@ -69,6 +69,8 @@ struct OrderedRows(TrivialRegisterPassable):
     """Of a list, those of each tile."""
     var scales: Int
     """Of each tile."""
+    var codes: Int
+    """Of each tile, if they lie by tiles too."""
 
 
 @fieldwise_init

@@ -22,7 +22,7 @@ from .chip import BLOCK, CUS, GROUP_BLOCKS, LANES, QUANTIZED_ROWS, QUANTIZE_WAVE
 from .streaming.shape import StreamingShape
 from .interleaved.shape import InterleavedShape, STAGE_BLOCKS, STAGE_K
 from .ping_pong.shape import COLUMNS, THREADS, rows_of
-from .prologue.shape import PART_BLOCKS
+from .prologue.shape import PART_BLOCKS, TILED_ROWS, lies_by_tiles
 from ..launch.grid import Grid
 
 comptime M_TILES = 8
@@ -96,6 +96,12 @@ def record_bytes(m: Int, groups: Int) -> Int:
 def list_bytes(m: Int, groups: Int) -> Int:
     """Returns the bytes of the list of the rows of tiles."""
     return most_tiles(m, groups, ROWS) * ROWS * WORD_BYTES
+
+
+def tiled_bytes(m: Int, groups: Int, k: Int, format: Format) -> Int:
+    """Returns the bytes of codes of m rows that lie by tiles, see `first_tiled_row`."""
+    var rows = (m // TILED_ROWS + most_tiles(m, groups, ROWS)) * TILED_ROWS
+    return code_bytes(rows, k, format) if lies_by_tiles(format) else 0
 
 
 def scale_bytes(m: Int, groups: Int, k: Int) -> Int:

@@ -99,8 +99,7 @@ def unsupported(formats: Formats) -> String:
 
 def has_expert_kernels(formats: Formats) -> Bool:
     """Says the same of products with one of several matrices for each row."""
-    var is_six = formats.left.element.bits == 6
-    return has_kernels(formats) and formats.left.scale == Scale.E8M0 and not is_six
+    return has_kernels(formats) and formats.left.scale == Scale.E8M0
 
 
 def has_kernels(formats: Formats) -> Bool:

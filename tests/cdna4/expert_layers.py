@@ -6,6 +6,7 @@ checked for hazards, and arrays are exactly as long as the operands.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import NamedTuple
@@ -32,8 +33,9 @@ LEFT, RESULT = 3, 6
 """The arguments that say where the left side of a product lies, and where its results go."""
 ORDERED_RESULTS = 12, 15
 """The same of ordered rows: codes, and their scales."""
-ORDER_ARGUMENTS = 10
-"""Arguments of the launch that orders rows by tiles: the third one, if there is one."""
+ORDER_ARGUMENTS = 10, 11
+"""Arguments of the launch that orders rows by tiles, perhaps codes too: the third one, if there is
+one."""
 TILE_ROWS = 256
 """Rows of the tiles of such a product."""
 STAGE_BLOCKS = 8
@@ -265,7 +267,7 @@ def is_quantization(launch: dict) -> bool:
 
 def orders(launches: list) -> bool:
     """Says whether the launches of a layer order rows by tiles before they multiply them."""
-    return len(launches[2]["arguments"]) == ORDER_ARGUMENTS
+    return len(launches[2]["arguments"]) in ORDER_ARGUMENTS
 
 
 def part_of(workspace: np.ndarray, place: tuple[int], dtype, *shape: int) -> np.ndarray:
@@ -295,9 +297,12 @@ def ordered_codes_of(
     """Returns the same of rows whose scales are words of the tiles of groups."""
     blocks, block_bytes = k // oracle.BLOCK, oracle.BLOCK * oracle.FORMATS[format].element.bits // 8
     stored = -(-blocks // STAGE_BLOCKS) * STAGE_BLOCKS
-    codes = part_of(workspace, places[0], np.uint8, rows, stored * block_bytes)
-    codes = codes[:, : blocks * block_bytes]
     tiles = np.repeat(np.arange(len(sizes)), -(-sizes // TILE_ROWS))
+    if oracle.FORMATS[format].element.bits == 6:
+        codes = untiled(workspace, places[0], sizes, stored, block_bytes)
+    else:
+        codes = part_of(workspace, places[0], np.uint8, rows, stored * block_bytes)
+    codes = codes[:, : blocks * block_bytes]
     # Word s * 16 + r of a group of 32 rows x 8 blocks: rows r, r + 16; blocks s, s + 4.
     words = part_of(
         workspace, places[1], np.uint8, len(tiles), TILE_ROWS // 32, stored // 8, 4, 16, 2, 2
@@ -310,6 +315,31 @@ def ordered_codes_of(
         scales[first : first + size] = of_expert
         first += size
     return codes, scales
+
+
+def untiled(
+    workspace: np.ndarray, place: tuple[int], sizes: np.ndarray, stored: int, block_bytes: int
+) -> np.ndarray:
+    """Returns the codes of rows in the order of groups, of those that lie 8 rows x 128 by tiles.
+
+    A tile of C begins at the next of these tiles that no earlier one has begun.
+    """
+    slices, slice_bytes = stored // 4, 4 * block_bytes
+    row_bytes = slices * slice_bytes
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    firsts = [
+        (row, min(TILE_ROWS, end - row))
+        for start, end in itertools.pairwise(starts)
+        for row in range(start, end, TILE_ROWS)
+    ]
+    rows = [np.zeros((0, row_bytes), np.uint8)]
+    for tile, (first, count) in enumerate(firsts):
+        eights = -(-count // 8)
+        begin = (first // 8 + tile) * 8 * row_bytes
+        held = workspace[place[0] + begin :][: eights * 8 * row_bytes]
+        of_rows = held.reshape(eights, slices, 8, slice_bytes).transpose(0, 2, 1, 3)
+        rows.append(of_rows.reshape(eights * 8, row_bytes)[:count])
+    return np.concatenate(rows)
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Prefill:
 
     @property
     def has_tiles(self) -> bool:
-        """Whether workgroups hand over codes by tiles."""
+        """Whether workgroups hand over codes by tiles, of floats or of plain codes."""
         return self.left.startswith("mxfp6")
 
     @property
@@ -103,7 +103,7 @@ class Workspace:
         scale_bytes = cdna4.round_up(m, PAIR_ROWS) * cdna4.round_up(k // oracle.BLOCK, 8)
         scales = memory[found.cleared_bytes :][:scale_bytes]
         code_bytes = m * k // oracle.BLOCK * kernel.k_bytes[0] if kernel.op == "linear" else 0
-        if code_bytes and kernel.has_tiles:
+        if kernel.has_tiles:
             blocks = cdna4.round_up(k, TILE_K) // oracle.BLOCK
             code_bytes = cdna4.round_up(m, TILED_ROWS) * blocks * kernel.k_bytes[0]
         codes = memory[len(memory) - code_bytes :]
@@ -214,7 +214,8 @@ def model(kernel, name, m, n, k, **options):
     operands = {operand: np.zeros(size, np.uint8) for operand, size in sizes.items()}
     found, workspace = launch_of(name, m, n, k), None
     if not made.is_kept:
-        parts = cdna4.ceildiv(k, cdna4.CATALOGUE_OF[name].cooperative["part_k"][made.op])
+        op = f"{made.op}_by_tiles" if made.has_tiles and made.op == "matmul" else made.op
+        parts = cdna4.ceildiv(k, cdna4.CATALOGUE_OF[name].cooperative["part_k"][op])
         own = cdna4.ceildiv(parts, cdna4.ceildiv(n, COLUMNS))
         workspace = Workspace.of(name, m, n, k, finished=parts - own).memory
     args = found.bind(**operands, workspace=workspace)

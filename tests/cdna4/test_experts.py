@@ -33,9 +33,20 @@ LAYERS = [
     "bf16_float32_float32_float32",
     "mxfp8_e5m2_bfloat16_bfloat16_float32",
     "mxfp8_e5m2.mxfp8_e5m2_bfloat16_bfloat16_none",
+    "mxfp6_bfloat16_bfloat16_float32",
+    "mxfp6_e3m2.mxfp6_e3m2_bfloat16_bfloat16_none",
 ]
-OF_RANGE = LAYERS[6:]
+OF_RANGE = LAYERS[6:8]
 """Activations with two bits of mantissa, by weights of four bits and of the same eight."""
+SIXES = LAYERS[8:]
+"""Activations of six bits, by weights of four bits and of the same six."""
+GROUPED_SIXES = [
+    "mxfp6_bfloat16_float32_float32",
+    "mxfp6_e3m2.mxfp6_e3m2_bfloat16_float32_none",
+]
+"""The products of their layers."""
+WHOLE_PIECES = 64
+"""Rows of weights of six bits are a multiple of so many along K."""
 GROUPS = [
     # Rows of each expert, rows behind them, n, k.
     ([5], 0, 48, 96),
@@ -75,12 +86,20 @@ def assert_grouped(name, c, x, experts, sizes):
     assert (c[first:] == 0).all()
 
 
+def whole(name, *ks):
+    """Returns numbers of elements along K that weights of these types may have, not smaller."""
+    unit = WHOLE_PIECES if types_of(name).right.startswith("mxfp6") else oracle.BLOCK
+    return [-(-k // unit) * unit for k in ks]
+
+
 @MODES
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("name", GROUPED + GROUPED_SIXES)
 def test_a_grouped_product_is_within_the_bound_for_each_group(rng, name, late):
-    for sizes, rest, n, k in GROUPS:
+    types = types_of(name)
+    for sizes, rest, n, least_k in GROUPS:
+        (k,) = whole(name, least_k)
         x = floats(rng, name, sum(sizes) + rest, k)
-        experts = Experts.random(rng, len(sizes), n, k, types_of(name).bias)
+        experts = Experts.random(rng, len(sizes), n, k, types.bias, format=types.right)
         c = layers.grouped(name, x, experts, sizes, late=late)
         assert_grouped(name, c, x, experts, sizes)
 
@@ -136,6 +155,7 @@ def layer(rng, name, tokens, slots, width, inner, count, gate="swiglu_oai", dtyp
     """Draws a layer whose hidden numbers are about one; a tenth of its slots has no expert."""
     bias = types_of(name).bias
     right = types_of(name).right
+    width, inner = whole(name, width, inner)
     gate_up = Experts.random(rng, count, sums_of(gate, inner), width, bias, top=125, format=right)
     down = Experts.random(rng, count, width, inner, bias, top=125, format=right)
     ids = rng.integers(0, count, (tokens, slots))
@@ -220,11 +240,12 @@ def test_a_layer_is_made_of_its_parts(rng, name, gate, late):
         assert_is_made_of_its_parts(found, found.run(late=late))
 
 
-@pytest.mark.parametrize("sizes", [(9, 3, 96, 64, 4), (40, 4, 160, 96, 3)])
+@pytest.mark.parametrize("name", [LAYERS[1], SIXES[0]])
+@pytest.mark.parametrize("sizes", [(9, 3, 96, 64, 4), (40, 4, 160, 96, 3), (180, 2, 160, 96, 1)])
 @pytest.mark.parametrize("gate", OTHER_GATES)
-def test_every_gate_makes_its_hidden_numbers(rng, gate, sizes):
-    """Of floats, and of encoded rows."""
-    found = layer(rng, LAYERS[1], *sizes, gate)
+def test_every_gate_makes_its_hidden_numbers(rng, gate, sizes, name):
+    """Of floats, of encoded rows, and of those in tiles."""
+    found = layer(rng, name, *sizes, gate)
     assert_is_made_of_its_parts(found, found.run())
 
 
@@ -236,7 +257,7 @@ NUM_XCDS = 8
 """Workgroups of which each has an XCD of its own: their number is a multiple."""
 
 
-@late_by_turns(name=[*LAYERS[1:4], OF_RANGE[0]], sizes=ENCODED + ORDERED)
+@late_by_turns(name=[*LAYERS[1:4], OF_RANGE[0], SIXES[0]], sizes=ENCODED + ORDERED)
 def test_a_layer_that_encodes_its_rows_first_is_made_of_its_parts(rng, name, sizes, late):
     tokens, slots, count = sizes
     found = layer(rng, name, tokens, slots, 288, 160, count)
@@ -244,7 +265,9 @@ def test_a_layer_that_encodes_its_rows_first_is_made_of_its_parts(rng, name, siz
     assert_is_made_of_its_parts(found, found.run(late=late))
 
 
-@pytest.mark.parametrize("name, tokens, rows", [(LAYERS[1], 130, 160), (LAYERS[3], 160, 192)])
+@pytest.mark.parametrize(
+    "name, tokens, rows", [(LAYERS[1], 130, 160), (LAYERS[3], 160, 192), (SIXES[0], 130, 160)]
+)
 def test_tiles_are_wide_where_narrow_ones_take_another_round(rng, name, tokens, rows):
     """257 tiles of 192 columns are one more than compute units."""
     width = 256 * 192 + 32
@@ -256,7 +279,7 @@ def test_tiles_are_wide_where_narrow_ones_take_another_round(rng, name, tokens, 
     assert_is_made_of_its_parts(found, found.run())
 
 
-@late_by_turns(name=LAYERS[1:4:2], sizes=ENCODED + ORDERED)
+@late_by_turns(name=[*LAYERS[1:4:2], SIXES[0]], sizes=ENCODED + ORDERED)
 def test_workgroups_go_through_any_number_of_tiles(rng, name, sizes, late):
     tokens, slots, count = sizes
     found = layer(rng, name, tokens, slots, 800, 288, count)
@@ -267,7 +290,7 @@ def test_workgroups_go_through_any_number_of_tiles(rng, name, sizes, late):
         oracle.assert_bitwise_equal(codes, expected)
 
 
-@pytest.mark.parametrize("name", LAYERS[1:4:2])
+@pytest.mark.parametrize("name", [*LAYERS[1:4:2], SIXES[0]])
 def test_hidden_numbers_of_any_size_are_encoded(rng, name):
     """Biases are the sums: subnormal gates, infinite ones and NaN, some blocks of each, and gates
     whose sigmoid is 0, beside NaN too."""
@@ -284,12 +307,13 @@ def test_hidden_numbers_of_any_size_are_encoded(rng, name):
     assert 0 < np.isfinite(numbers).mean() < 1
 
 
+@pytest.mark.parametrize("name", [LAYERS[1], SIXES[0]])
 @pytest.mark.parametrize("tokens, slots, count", ENCODED + ORDERED)
-def test_encoded_rows_may_all_go_to_one_of_many_experts(rng, tokens, slots, count):
-    found = layer(rng, LAYERS[1], tokens, slots, 96, 64, count + 66)
+def test_encoded_rows_may_all_go_to_one_of_many_experts(rng, tokens, slots, count, name):
+    found = layer(rng, name, tokens, slots, 96, 64, count + 66)
     found.ids[:] = count + 65
     found.ids[3] = 1
-    many = layer(rng, LAYERS[1], tokens * 16, slots, 96, 64, count + 66)
+    many = layer(rng, name, tokens * 16, slots, 96, 64, count + 66)
     many.ids[:] = 64
     for one in (found, many):
         assert_is_made_of_its_parts(one, one.run(check=False))
@@ -334,10 +358,11 @@ def test_a_layer_without_tokens_or_slots_is_nothing_or_zeros(rng):
     same(y, np.zeros_like(y))
 
 
+@pytest.mark.parametrize("name", [LAYERS[1], SIXES[0]])
 @pytest.mark.parametrize("gate", USUAL_GATES)
-def test_a_layer_has_the_same_bits_in_every_order_of_workgroups(rng, gate):
+def test_a_layer_has_the_same_bits_in_every_order_of_workgroups(rng, gate, name):
     for sizes in ((12, 3, 160, 96, 5), (110, 3, 160, 160, 3)):
-        found = layer(rng, LAYERS[1], *sizes, gate)
+        found = layer(rng, name, *sizes, gate)
         results = [found.run(order=order, batch=batch, check=False).y for order, batch in ORDERS]
         for result in results[1:]:
             oracle.assert_bitwise_equal(result, results[0])
@@ -358,7 +383,7 @@ def test_the_columns_of_tiles_are_those_with_the_cheapest_rounds(experts, tokens
 @pytest.mark.parametrize("tokens", [1, 9, 40, 110, 300, 2000])
 def test_explain_says_what_is_launched(tokens, gate):
     sizes = tokens, 4, 96, 160, 5
-    for name in LAYERS[::3]:
+    for name in (*LAYERS[:7:3], SIXES[0]):
         kinds = 8, 0, *layers.gate_of(gate)
         launches, num_bytes = layers.launches_of(layers.program(), name, (*sizes, *kinds))
         question = {"op": "moe", "experts": 5, "slots": 4, **GATES[gate]}

@@ -209,6 +209,7 @@ def test_lds_has_no_bank_conflict_in_the_steady_state(kernels, name):
         (FP8 + LINEAR, 0.94),
         (W4A8 + LOW_LINEAR, 0.85),
         (W4A6 + LINEAR, 0.7),
+        (W4A6 + MATMUL, 0.7),
         (W4A16 + LOW_LINEAR, 0.93),
     ],
 )

@@ -34,5 +34,8 @@ FLOAT_SCALES = ("row_scales", "block_scales", "columns")
 EXPERTS = {
     "grouped": ExpertsKind(KINDS["floats"]._replace(out=2)),
     "layer": ExpertsKind(KINDS["floats"]._replace(out=2), down=0),
+    "six_bits_grouped": ExpertsKind(KINDS["six_bits"]._replace(out=2)),
+    "six_bits_layer": ExpertsKind(KINDS["six_bits"]._replace(out=2), down=0),
 }
-"""Grouped products and layers, bfloat16 in and float32 out, without a bias."""
+"""Grouped products and layers, bfloat16 in and float32 out, without a bias; the same of bfloat16
+that is rounded to MXFP6."""

@@ -11,6 +11,7 @@ from tests.numerics.test_experts import assert_is_composed, composed, routes
 pytestmark = pytest.mark.deep
 
 LAYOUT = "preshuffled_cdna4"
+ACTIVATIONS = pytest.mark.parametrize("activations", ["mxfp4", "mxfp6"])
 
 
 def experts(rng, count, n, k):
@@ -26,12 +27,14 @@ def floats(rng, *shape):
     return torch.from_numpy(rng.standard_normal(shape)).bfloat16()
 
 
-def test_a_grouped_product_is_one_launch_within_the_bound(gpu, rng):
-    sizes, x = [7, 0, 20], floats(rng, 30, 160)
+@ACTIVATIONS
+def test_a_grouped_product_is_one_launch_within_the_bound(gpu, rng, activations):
+    sizes, x = torch.tensor([7, 0, 20]).int(), floats(rng, 30, 160)
     (codes, scales), w = experts(rng, 3, 40, 160)
-    out = mx.grouped_linear(x, w, torch.tensor(sizes).int(), out_dtype="float32")
+    out = mx.grouped_linear(x, w, sizes, out_dtype="float32", activations=activations)
     assert len(gpu.launches) == 1
-    left = oracle.dequantize(*oracle.quantize(x.double().numpy()))
+    encoded = oracle.quantize(x.double().numpy(), format=activations)
+    left = oracle.dequantize(*encoded, activations)
     for rows, expert in ((slice(7), 0), (slice(7, 27), 2)):
         right = oracle.dequantize(codes[expert], scales[expert])
         oracle.assert_matmul(out[rows].double().numpy(), left[rows], right, "float32")
@@ -47,22 +50,24 @@ def test_weights_in_other_layouts_and_rows_with_gaps_are_moved_first(gpu, rng):
     oracle.assert_bitwise_equal(got.numpy(), expected.numpy())
 
 
+@ACTIVATIONS
 @pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
-def test_a_layer_is_made_of_its_parts_and_waits_for_nothing(gpu, rng, activation):
+def test_a_layer_is_made_of_its_parts_and_waits_for_nothing(gpu, rng, activation, activations):
     (_, gate_up), (_, down) = experts(rng, 4, 128, 96), experts(rng, 4, 96, 64)
     x, (ids, weights) = floats(rng, 9, 96), routes(rng, 9, 3, 4)
-    rules = {"activation": activation, "activations": "mxfp4", "out_dtype": "float32"}
+    rules = {"activation": activation, "activations": activations, "out_dtype": "float32"}
     got = mx.moe(x, gate_up, down, ids, weights, **rules)
     assert len(gpu.launches) == 4 + (activation == "silu")
     assert "hipStreamSynchronize" not in gpu.calls and "hipMalloc" not in gpu.calls
     assert_is_composed(got, *composed(x, gate_up, down, ids, weights, **rules))
 
 
+@ACTIVATIONS
 @pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
-def test_a_layer_with_more_rows_encodes_its_tokens_once(gpu, rng, activation):
+def test_a_layer_with_more_rows_encodes_its_tokens_once(gpu, rng, activation, activations):
     (_, gate_up), (_, down) = experts(rng, 4, 128, 96), experts(rng, 4, 96, 64)
     x, (ids, weights) = floats(rng, 40, 96), routes(rng, 40, 3, 4)
-    rules = {"activation": activation, "activations": "mxfp4", "out_dtype": "float32"}
+    rules = {"activation": activation, "activations": activations, "out_dtype": "float32"}
     got = mx.moe(x, gate_up, down, ids, weights, **rules)
     # Hidden numbers of neighbours are encoded where they are computed.
     assert len(gpu.launches) == (5 if activation == "swiglu_oai" else 7)
@@ -83,3 +88,12 @@ def test_formats_without_kernels_are_named(gpu, rng):
     _, w = experts(rng, 3, 40, 160)
     with pytest.raises(ValueError, match="mxint8"):
         mx.grouped_linear(floats(rng, 9, 160), w, torch.ones(3).int(), activations="mxint8")
+
+
+def test_rows_of_six_bit_weights_that_fill_no_tile_are_refused(gpu, rng):
+    codes, scales = oracle.quantize(rng.standard_normal((3 * 40, 96)), format="mxfp6")
+    parts = (torch.from_numpy(part.reshape(3, 40, -1)) for part in (codes, scales))
+    w, sizes = mx.MXTensor(*parts, format="mxfp6"), torch.ones(3).int()
+    with pytest.raises(ValueError, match="got K = 96, expected a multiple of 64 of mxfp6"):
+        mx.grouped_linear(floats(rng, 9, 96), w, sizes, activations="mxfp6")
+    assert not gpu.launches

@@ -67,12 +67,14 @@ def test_the_mef_holds_gfx950_code_of_every_op(compiled):
         room: sum(f"cdna4_{room}".encode() in name for name in names)
         for room in ("prepare_qu", "streaming", "interleave", "ping_pong")
     }
-    # The op's, and that of floats before interleaved kernels, which are for those and for codes.
-    assert count["prepare_qu"] == 2
-    assert count["interleave"] >= 2 and count["interleave"] % 2 == 0
-    # Few rows; many: both heights of tiles for codes, one for each other product.
+    # The op's, those of floats before interleaved kernels, which are for those and for codes, of
+    # four bits and of six, and that of rows of experts.
+    assert count["prepare_qu"] == 4
+    # Of each product that is encoded first one at least, and experts' four gated and six others.
+    assert count["interleave"] >= 3 + 4 + 6
+    # Few rows; many: both heights of tiles for codes, one for each other product, experts' two.
     assert count["streaming"] >= 2
-    assert count["ping_pong"] == 5
+    assert count["ping_pong"] == 8
 
 
 @pytest.mark.deep
@@ -86,7 +88,7 @@ def test_kernels_find_their_arguments_in_registers_and_need_no_scratch(compiled)
 @pytest.mark.deep
 def test_a_layer_of_experts_is_made_of_our_kernels(compiled):
     names = kernel_names(device_programs(compiled))
-    for kernel in (b"streaming", b"experts_ro", b"experts_sl"):
+    for kernel in (b"streaming", b"prepare_or", b"experts_ro", b"experts_sl"):
         assert any(b"cdna4_" + kernel in name for name in names), kernel
 
 

@@ -4,7 +4,8 @@
     HiddenCodes    rounded to the same floats, then encoded; a wave has a block of each of its rows
 
 Of a row of a tile, lanes q = l / 16 have two hidden numbers each, a byte of four-bit codes or two
-bytes. Four tiles of rows, and four of columns, exchange them so that each lane gets a whole block:
+bytes. Four tiles of rows, and four of columns, exchange them so that each lane gets a whole block;
+for codes of six bits, whose converter takes a block, the numbers instead of their codes:
 
     lane q has       of row tile i, column tile t    pair of codes 4 * t + q of the block
     lane q stores    of row tile q                   pairs 0 .. 15
@@ -22,14 +23,15 @@ from ...numbers.gates import Gate
 from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_NAN
 from ...tiles import RegisterTile, in_registers
-from ..chip import BLOCK, LANES, LANE_BYTES, PIECE_BYTES, SUMS, TILE
+from ..chip import BLOCK, LANES, LANE_BYTES, PIECE_BYTES, SUMS, TILE, TILE_BLOCKS, WORD_BYTES
 from ..instructions.lds import PIECE_WORDS
-from ..instructions.matrix import BlockCodes, CODE_WORDS, PIECES, SumTile, Sums
+from ..instructions.matrix import BlockCodes, CODE_WORDS, LAST_BYTES, PIECES, SumTile, Sums
 from ..instructions.vector import chosen_bytes, encode_pair, opaque, zero_of_a_branch
 from ..instructions.wave import votes
-from ..operands.encode import NOT_FINITE, Rescaling, Window, clamped, overflows
+from ..operands.encode import encode_block, NOT_FINITE, Rescaling, Window, clamped, overflows
 from .gate import QuickGate
 from ..operands.memory import OUT_OF_RANGE, Span, quotient
+from ..operands.tiles import tiled_block
 from .target import Destination, Target
 
 comptime EXCHANGED = 4
@@ -139,10 +141,12 @@ struct HiddenCodes[
     dtype: DType,
     bias_dtype: Optional[DType],
     Layout: OperandLayout = Plain,
+    tiled_rows: Int = 1,
 ](TrivialRegisterPassable):
     """Rows of hidden numbers as plain codes and scales, of whole stages along the next K.
 
     `dtype`: What they are rounded to before.
+    `tiled_rows`: Rows whose codes of 128 along K lie together; 1 if they are plain.
     """
 
     comptime Both = Target[DType.float32, Self.bias_dtype]
@@ -172,10 +176,14 @@ struct HiddenCodes[
         """Describes `rows` rows from `first_row` on, whose scales are as many rows or more."""
         comptime BYTES = Int32(LANE_BYTES[Self.format])
         var end_scale_row = first_scale_row + scale_rows
+        var end_row = first_row + rows
+        comptime if Self.tiled_rows > 1:
+            end_row = quotient[Self.tiled_rows](end_row + Int32(Self.tiled_rows - 1))
+            end_row *= Int32(Self.tiled_rows)
         return Self(
             Self.Both.of(codes.unsafe_bitcast[Float32](), bias, 0, n),
             gate,
-            Span.of(codes, (first_row + rows) * blocks * BYTES).after(first_row * blocks * BYTES),
+            Span.of(codes, end_row * blocks * BYTES).after(first_row * blocks * BYTES),
             Span.of(scales, end_scale_row * blocks).after(first_scale_row * blocks),
             blocks,
         )
@@ -199,24 +207,31 @@ struct HiddenCodes[
         var own = quotient[TILE](lane)
         var numbers = in_registers[Self.dtype, _LANE_NUMBERS, EXCHANGED]()
         var largest = _Words(0)
+        comptime for i in range(TILES, EXCHANGED):
+            numbers[i] = 0
         comptime for i in range(TILES):
             numbers[i] = self._numbers[first + i](sums, bias)
             largest[i] = _largest(numbers[i])
             schedule_barrier()
-        # The largest of a block, in the lane that stores it.
-        var amax = exchanged(largest).reduce_max()
-        var encoded: _Encoded[Self.format]
-        comptime if Self.dtype == DType.bfloat16:
-            comptime Usual = Window[DType.bfloat16, Self.format.element]
-            if votes(not Usual.has(amax >> BFLOAT16_SHIFT)) == 0:
-                encoded = _encoded[TILES, Self.format, Self.rounding](numbers, amax)
-            else:
-                encoded = _encoded_rare[TILES, Self.format, Self.rounding](numbers, amax, own)
-        else:
-            encoded = _encoded_rare[TILES, Self.format, Self.rounding](numbers, amax, own)
         var row = first_row + (Int32(first) + own) * Int32(TILE) + lane % Int32(TILE)
         var is_there = block < self.blocks and own < Int32(m_tiles - first)
-        self._put(encoded.block(), encoded.scale, row, block, is_there)
+        comptime if Self.format.element.bits == 6:
+            # The converter takes a block: the lane that stores it encodes it.
+            var whole = encode_block[Self.format, Self.dtype, Self.rounding](_gathered(numbers))
+            self._put(whole.codes, whole.scale, row, block, is_there)
+        else:
+            # The largest of a block, in the lane that stores it.
+            var amax = exchanged(largest).reduce_max()
+            var encoded: _Encoded[Self.format]
+            comptime if Self.dtype == DType.bfloat16:
+                comptime Usual = Window[DType.bfloat16, Self.format.element]
+                if votes(not Usual.has(amax >> BFLOAT16_SHIFT)) == 0:
+                    encoded = _encoded[TILES, Self.format, Self.rounding](numbers, amax)
+                else:
+                    encoded = _encoded_rare[TILES, Self.format, Self.rounding](numbers, amax, own)
+            else:
+                encoded = _encoded_rare[TILES, Self.format, Self.rounding](numbers, amax, own)
+            self._put(encoded.block(), encoded.scale, row, block, is_there)
 
     @always_inline
     def fill(self, rows: Int32, block: Int32, lane: Int32):
@@ -258,11 +273,16 @@ struct HiddenCodes[
     ):
         """Stores a block; drops it unless it is there."""
         var at = (row * self.blocks + block) * Int32(LANE_BYTES[Self.format])
+        comptime if Self.tiled_rows > 1:
+            at = tiled_block[Self.tiled_rows](row, block, quotient[TILE_BLOCKS](self.blocks))
+            at *= Int32(LANE_BYTES[Self.format])
         comptime for i in range(PIECES[Self.format]):
-            var piece = codes.slice[PIECE_WORDS, offset=i * PIECE_WORDS]()
+            comptime IS_LAST = i == PIECES[Self.format] - 1
+            comptime BYTES = LAST_BYTES[Self.format] if IS_LAST else PIECE_BYTES
+            var piece = codes.slice[BYTES // WORD_BYTES, offset=i * PIECE_WORDS]()
             self.codes.store(
                 at + Int32(i * PIECE_BYTES) if is_there else OUT_OF_RANGE,
-                bitcast[DType.uint8, PIECE_BYTES](piece),
+                bitcast[DType.uint8, BYTES](piece),
             )
         var scale_at = Int32(Self.Layout.scale_offset(Int(row), Int(block), Int(self.blocks)))
         self.scales.store(scale_at if is_there else OUT_OF_RANGE, scale.cast[DType.uint8]())
@@ -302,6 +322,21 @@ struct _Encoded[format: Format](TrivialRegisterPassable):
                 var words = self.codes.slice[EXCHANGED, offset=word * EXCHANGED]()
                 block = block.insert[offset=word * EXCHANGED](halves_in_order(exchanged(words)))
             return block
+
+
+@always_inline
+def _gathered[
+    dtype: DType, //
+](numbers: RegisterTile[dtype, _LANE_NUMBERS, EXCHANGED]) -> SIMD[dtype, BLOCK]:
+    """Returns the numbers of the lane's block, from all lanes of its row."""
+    comptime assert size_of[dtype]() == WORD_BYTES // 2, "a pair of numbers is a word"
+    var block = SIMD[DType.uint32, BLOCK // 2]()
+    comptime for n_tile in range(EXCHANGED):
+        var words = _Words()
+        comptime for i in range(EXCHANGED):
+            words[i] = bitcast[DType.uint32, _LANE_NUMBERS // 2](numbers[i])[n_tile]
+        block = block.insert[offset=n_tile * EXCHANGED](exchanged(words))
+    return bitcast[dtype, BLOCK](block)
 
 
 @always_inline

@@ -7,8 +7,8 @@
                        gemm_streaming   hidden numbers -> rows, float32
                        add_slots        rows, by token and in the order of slots -> y
 
-With more rows than tiles of the streaming schedule are made for, a layer of four-bit or eight-bit
-activations encodes its tokens before, once (prepare/quantize.mojo):
+With more rows than tiles of the streaming schedule are made for, a layer whose activations are codes
+encodes its tokens before, once (prepare/quantize.mojo):
 
                        quantize_rows    tokens -> codes
                        gemm_interleaved codes, gathered -> hidden numbers, gated and encoded
@@ -42,7 +42,7 @@ from ..types import ProductTypes, float_bytes, has_expert_kernels, unsupported
 from ..prepare.order import launch_order
 from .routing import route
 from ..moe_shape import M_TILES, code_bytes, encoded_blocks, streaming_grid, interleaved_grid
-from ..moe_shape import is_fused, ping_pong_grid
+from ..moe_shape import is_fused, ping_pong_grid, tiled_bytes
 from .slots import launch_gates, launch_sums
 
 comptime MAX_GRID_Y = (1 << 16) - 1
@@ -164,13 +164,18 @@ def _multiply[
     var hidden = GroupedRows(at.hidden, slots, 0, at.sizes, slots, at.rows)
     var first = GemmArguments.of_groups(rows, problem.gate_up, problem.gate, problem.sums(), width)
     var last = GemmArguments.of_groups(hidden, problem.down, Gate.NONE, width, inner)
-    var of_hidden = OrderedRows(at.ordered.tiles, at.ordered.rows, at.hidden_scales)
+    var of_hidden = OrderedRows(at.ordered.tiles, at.ordered.rows, at.hidden_scales, at.hidden)
     comptime if encodes:
         _check_all_bytes[gated](first)
         _check_all_bytes[second](last)
         _quantize[types](rows.a, at.encoded, tokens, width, queue)
         first.rows.a = at.encoded
         if at.orders():
+            var longest = max(width, inner)
+            _check_bytes(
+                "codes by tiles", tiled_bytes(slots, experts, longest, types.left), slots, width,
+                inner,
+            )  # fmt: skip
             launch_order[types.left, True](first.rows, at.ordered, experts, width, queue)
     if is_fused(problem.gate):
         comptime if types.may_gate():
@@ -194,6 +199,7 @@ def _multiply[
             comptime if encodes:
                 _quantize[types](at.hidden, at.encoded, slots, inner, queue)
                 last.rows.a = at.encoded
+                of_hidden.codes = at.ordered.codes
                 if at.orders():
                     launch_order[types.left, False](last.rows, of_hidden, experts, inner, queue)
     comptime if encodes:

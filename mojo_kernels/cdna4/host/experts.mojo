@@ -16,9 +16,10 @@ from ..chip import CUS, TILE, WORD_BYTES
 from ..streaming.shape import StreamingShape
 from ..arguments import OrderedRows
 from ..moe_shape import code_bytes, encoded_bytes, list_bytes, record_bytes, scale_bytes
-from ..moe_shape import is_fused, stores_codes
+from ..moe_shape import is_fused, stores_codes, tiled_bytes
+from ..prologue.shape import lies_by_tiles
 from ..interleaved.shape import InterleavedShape, slices_of
-from ..types import Formats, ProductTypes, float_bytes
+from ..types import Formats, KEPT, ProductTypes, float_bytes
 from .plan import has_room
 
 
@@ -153,10 +154,10 @@ struct LayerTypes(Copyable, ImplicitlyCopyable, Movable):
         )  # fmt: skip
 
     def has_encoded_kernels(self) -> Bool:
-        """Says whether there are kernels for rows that are encoded before: in eight bits only of
-        bfloat16, as other hidden numbers take too many registers."""
+        """Says whether there are kernels for rows that are encoded before: in more than four bits
+        only of bfloat16, as other hidden numbers take too many registers."""
         comptime MXFP4 = Format.MXFP4
-        var is_wide = self.left == Format.MXFP8 or self.left == Format.MXFP8_E5M2
+        var is_wide = self.left != KEPT and self.left != MXFP4
         var is_known = self.left == MXFP4 or (is_wide and self.x == DType.bfloat16)
         return is_known and self.gate_up == MXFP4 and self.down == MXFP4
 
@@ -211,7 +212,7 @@ struct LayerMemory(TrivialRegisterPassable):
     """Enough for an address that is not aligned."""
 
     comptime NOT_ENCODED = -1
-    comptime NOT_ORDERED = OrderedRows(-1, -1, -1)
+    comptime NOT_ORDERED = OrderedRows(-1, -1, -1, -1)
 
     def orders(self) -> Bool:
         return self.ordered.tiles != materialize[Self.NOT_ORDERED]().tiles
@@ -235,6 +236,8 @@ struct LayerMemory(TrivialRegisterPassable):
             hidden_bytes = encoded_bytes(slots, problem.inner, types.left)
             if orders:
                 hidden_bytes = code_bytes(slots, problem.inner, types.left)
+                if lies_by_tiles(types.left):
+                    hidden_bytes = tiled_bytes(slots, experts, problem.inner, types.left)
         var rows = align_up(hidden + hidden_bytes, ALIGNMENT)
         var columns = problem.width
         if not gates:
@@ -255,5 +258,9 @@ struct LayerMemory(TrivialRegisterPassable):
             end = ordered.scales + scale_bytes(slots, experts, problem.width)
             hidden_scales = align_up(end, ALIGNMENT)
             end = hidden_scales + scale_bytes(slots, experts, problem.inner)
+            if lies_by_tiles(types.left):
+                var longest = problem.width if gates else max(problem.width, problem.inner)
+                ordered.codes = align_up(end, ALIGNMENT)
+                end = ordered.codes + tiled_bytes(slots, experts, longest, types.left)
         var num_bytes = end - places + ALIGNMENT
         return Self(places, tokens, sizes, hidden, rows, encoded, ordered, hidden_scales, num_bytes)

@@ -144,8 +144,7 @@ def gemm_interleaved[
     )
     comptime if grouping.is_gathered:
         loop.start_weights()
-        loop.codes.turn_to(listed, tile.count(), lane)
-        loop.scales.turn_to(loop.codes)
+        Product.take(loop, listed, tile.count(), lane)
     loop.start()
 
     comptime if IS_GROUPED:
@@ -289,8 +288,7 @@ def _multiply_tiles[
                 product.weights(next.rows.expert, first_tile),
             )
             comptime if grouping.is_gathered:
-                loop.codes.turn_to(listed, next.count(), own_lane)
-                loop.scales.turn_to(loop.codes)
+                product.take(loop, listed, next.count(), own_lane)
         comptime for part in range(PARTS):
             if next.is_there:
                 comptime for loads in range(MainLoop.START_PARTS):

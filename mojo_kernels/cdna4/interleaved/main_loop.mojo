@@ -71,15 +71,18 @@ struct InterleavedLoop[
     """
 
     comptime LISTED_ROUNDS = Self.shape.rounds() if Self.are_listed else 0
+    comptime LISTED_SCALE_ROUNDS = Self.shape.scale_rounds() if Self.are_listed else 0
     comptime PIECE = CODE_PIECE_BYTES[Self.formats.left]
     comptime Rows = SharedRows[
         Self.shape.row_pieces(), Self.shape.waves, Self.LISTED_ROUNDS, piece_bytes=Self.PIECE
     ]
+    comptime SHARES_OFFSETS = Self.are_listed and Self.PIECE == PIECE_BYTES
+    """Whether a lane loads scales of the rows of which it loads codes."""
     comptime ScaleRows = SharedRows[
         ROW_PIECES,
         Self.shape.waves,
-        Self.LISTED_ROUNDS,
-        LANE_BYTES[Self.formats.left] if Self.are_listed else 1,
+        Self.LISTED_SCALE_ROUNDS,
+        LANE_BYTES[Self.formats.left] if Self.SHARES_OFFSETS else 1,
     ]
 
     comptime SLICES = Self.shape.slices
@@ -165,9 +168,6 @@ struct InterleavedLoop[
         lane: Int32,
     ):
         comptime assert Self.shape.bits == Self.formats.left.element.bits, "a cut for other codes"
-        comptime assert not (
-            Self.shape.bits == 6 and Self.are_listed
-        ), "offsets of scales are others"
         self.codes = codes
         self.scales = scales
         self.weights = weights

@@ -32,6 +32,8 @@ struct InterleavedOperands[
         scales_end=Self.k_tail and not Self.grouping.is_grouped,
         has_lines=Self.HAS_LINES,
     ]
+    comptime Listed = Tuple[Self.MainLoop.Rows.Listed, Self.MainLoop.ScaleRows.Listed]
+    """Which rows of a list a lane loads codes of, and scales, if these are of other rows."""
     comptime CODE_BYTES = Int32(LANE_BYTES[Self.formats.left])
 
     var a: Bytes
@@ -63,10 +65,24 @@ struct InterleavedOperands[
     @always_inline
     def listed(
         self, list: Input[DType.int32], tile: GroupTile, wave: Int32, lane: Int32
-    ) -> Self.MainLoop.Rows.Listed:
+    ) -> Self.Listed:
         """Starts looking up which rows of a list a tile has."""
+        comptime Loop = Self.MainLoop
         var names = Span.of(list, tile.end_row).after(tile.first_row * Int32(WORD_BYTES))
-        return Self.MainLoop.Rows.Loads.listed[Self.MainLoop.LISTED_ROUNDS](names, 0, wave, lane)
+        var scales = Loop.ScaleRows.Listed()
+        comptime if Self.grouping.is_gathered and not Loop.SHARES_OFFSETS:
+            scales = Loop.ScaleRows.Loads.listed[Loop.LISTED_SCALE_ROUNDS](names, 0, wave, lane)
+        return (Loop.Rows.Loads.listed[Loop.LISTED_ROUNDS](names, 0, wave, lane), scales)
+
+    @staticmethod
+    @always_inline
+    def take(mut loop: Self.MainLoop, listed: Self.Listed, count: Int32, lane: Int32):
+        """Lets a wave take the first `count` rows that were looked up."""
+        loop.codes.turn_to(listed[0], count, lane)
+        comptime if Self.MainLoop.SHARES_OFFSETS:
+            loop.scales.turn_to(loop.codes)
+        else:
+            loop.scales.turn_to(listed[1], count, lane)
 
     @always_inline
     def codes(self, tile: GroupTile, wave: Int32, lane: Int32) -> Self.MainLoop.Rows:

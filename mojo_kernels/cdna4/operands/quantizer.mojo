@@ -25,7 +25,8 @@ from ..instructions.lds import Lds, PIECE_WORDS, SharedPieces, pieces_at
 from ..instructions.matrix import LAST_BYTES, PIECES
 from .activations import FloatSource
 from .encode import EncodedBlock
-from .memory import OUT_OF_RANGE, Span, quotient, remainder
+from .memory import OUT_OF_RANGE, Span, quotient
+from .tiles import tiled_block
 
 
 @fieldwise_init
@@ -85,10 +86,7 @@ struct QuantizedRows[
         """Stores the codes of a block; drops them beyond the operand."""
         var offset = (row * self.k_blocks + block) * Int32(Self.CODE_BYTES)
         comptime if Self.tiled_rows > 1:
-            var tile = quotient[Self.tiled_rows](row) * Self._tiles(self.k_blocks)
-            tile += quotient[TILE_BLOCKS](block)
-            offset = tile * Int32(Self.tiled_rows) + remainder[Self.tiled_rows](row)
-            offset = offset * Int32(TILE_BLOCKS) + remainder[TILE_BLOCKS](block)
+            offset = tiled_block[Self.tiled_rows](row, block, Self._tiles(self.k_blocks))
             offset *= Int32(Self.CODE_BYTES)
         comptime for i in range(PIECES[Self.format]):
             comptime IS_LAST = i == PIECES[Self.format] - 1

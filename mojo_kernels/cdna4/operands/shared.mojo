@@ -194,8 +194,9 @@ struct SharedRows[
             self.offsets[round] = offset if is_there else OUT_OF_RANGE
 
     @always_inline
-    def turn_to(mut self, longer: SharedRows[_, Self.waves, Self.listed_rounds, _, _]):
+    def turn_to(mut self, longer: SharedRows[_, Self.waves, _, _, _]):
         """Takes the same rows as others, which are `part` times as long."""
+        comptime assert longer.listed_rounds == Self.listed_rounds, "as many rounds"
         comptime for round in range(Self.listed_rounds):
             self.offsets[round] = longer.offsets[round]
 

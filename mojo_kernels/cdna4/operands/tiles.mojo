@@ -20,7 +20,7 @@ from std.bit import log2_floor
 from std.memory import bitcast
 from std.sys import size_of
 
-from ..chip import BLOCK, LANES, PIECE_BYTES, TILE, TILE_K
+from ..chip import BLOCK, LANES, PIECE_BYTES, TILE, TILE_BLOCKS, TILE_K
 from ..instructions.lds import PIECE_WORDS, SharedPieces, place_of, read_piece
 from .memory import View, quotient, remainder
 
@@ -91,3 +91,11 @@ def exchanged[row_pieces: Int](piece: Int32) -> Int32:
         comptime assert row_pieces == 8, "a row is a line of memory or two"
         comptime ROW_PAIR = Swizzle(3, 0, 4)  # Bits 4 .. 6, row / 2 % 8, meet bits 0 .. 2.
         return ROW_PAIR(piece)
+
+
+@always_inline
+def tiled_block[rows: Int](row: Int32, block: Int32, k_tiles: Int32) -> Int32:
+    """Returns the number of a block of codes that lie by tiles, `rows` rows x 128 each."""
+    var tile = quotient[rows](row) * k_tiles + quotient[TILE_BLOCKS](block)
+    var in_column = tile * Int32(rows) + remainder[rows](row)
+    return in_column * Int32(TILE_BLOCKS) + remainder[TILE_BLOCKS](block)

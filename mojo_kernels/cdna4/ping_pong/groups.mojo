@@ -20,6 +20,7 @@ from ..epilogue.gate import QuickGate
 from ..operands.memory import Bytes, Input, Output, OutputBytes, bytes_of, output_bytes
 from ..operands.memory import quotient
 from ..epilogue.target import NO_BIAS, Target
+from ..prologue.shape import TILED_ROWS, first_tiled_row
 from ..types import ProductTypes
 from .operands import PingPongOperands
 from .shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_N
@@ -99,14 +100,23 @@ struct GroupedResult[
         var first_row = quotient[WAVES_N](wave) * Int32(Self.Product.MainLoop.Tile.NEXT_WAVE * TILE)
         var first_column, num_rows = product.first_column(tile), tile.count()
         comptime if Self.grouping.is_gated:
+            comptime ARE_TILED = Self.Product.ARE_TILED
             comptime Hidden = HiddenCodes[
-                Self.types.formats.left, Self.rounding, Self.types.out, NO_BIAS, PreshuffledCdna4
+                Self.types.formats.left,
+                Self.rounding,
+                Self.types.out,
+                NO_BIAS,
+                PreshuffledCdna4,
+                TILED_ROWS if ARE_TILED else 1,
             ]
+            var to_row = tile.rows.first_row
+            comptime if ARE_TILED:
+                to_row = first_tiled_row(to_row, tile.row)
             comptime STAGE_COLUMNS = 2 * BLOCK * STAGE_BLOCKS
             # Here, not before all tiles: places of rows would fill registers all along K.
             var stages = scalar_here(quotient[STAGE_COLUMNS](n + Int32(STAGE_COLUMNS - 1)))
             var target = Hidden.of(
-                self.values, self.scales, tile.rows.first_row, num_rows, tile.row * Int32(ROWS),
+                self.values, self.scales, to_row, num_rows, tile.row * Int32(ROWS),
                 Int32(ROWS), stages * Int32(STAGE_BLOCKS), self._addend(product, tile), n,
                 self.gate,
             )  # fmt: skip

@@ -49,9 +49,9 @@ from ..operands.memory import Input, Output, Span, bytes_of, input, load_word, o
 from ..operands.memory import output_bytes, quotient
 from ..epilogue.row_scales import RowScales
 from ..epilogue.target import Target
-from ..prologue.shape import CooperativeMemory, is_prepared
+from ..prologue.shape import CooperativeMemory, is_prepared, lies_by_tiles
 from ..types import ProductTypes, has_kernels, unsupported
-from ..prologue.works import EncodedGroups, ReorderedScales
+from ..prologue.works import EncodedGroups, ReorderedRows, ReorderedScales
 from ..prologue.cooperative import (
     Cooperative,
     CooperativeWork,
@@ -147,7 +147,11 @@ def gemm_ping_pong[
 
         comptime if is_cooperative(types, grouping):
             comptime Encoded = EncodedGroups[types, Tile.FREE_BYTES // WAVES]
-            comptime Work: CooperativeWork = Encoded if types.x else ReorderedScales[k_tail]
+            comptime ARE_TILED = lies_by_tiles(types.formats.left)
+            comptime Reordered: CooperativeWork = ReorderedRows[
+                types.formats.left, k_tail
+            ] if ARE_TILED else ReorderedScales[k_tail]
+            comptime Work: CooperativeWork = Encoded if types.x else Reordered
             comptime Sharers = Cooperative[Tile.ROWS // SCALE_GROUP_ROWS, WAVES]
             var memory = rebind[Output[DType.uint8]](workspace)
             var parts_of_k = quotient[Work.BLOCKS](k_blocks + Int32(Work.BLOCKS - 1))
@@ -163,14 +167,14 @@ def gemm_ping_pong[
             var own_lds = lds.unsafe_offset(Int(wave) * Work.LDS_BYTES)
             var first_row = tile.row * Int32(Tile.ROWS) + pair * Int32(SCALE_GROUP_ROWS)
             var rows = RowsToPrepare(
-                floats if types.x else own_scales, output_bytes(codes), output_bytes(scales), m,
-                k_blocks, first_row,
+                floats if types.x else own_scales, floats, output_bytes(codes),
+                output_bytes(scales), m, k_blocks, first_row,
             )  # fmt: skip
             var work = Work.of(rows, own_lds, lane)
             cooperative.prepare(work, first, wave, lane)
             var product = Product(
-                bytes_of(codes) if types.x else floats, bytes_of(scales), m, bytes_of(w_codes),
-                bytes_of(w_scales), 0, 0, n, k_blocks, wave,
+                bytes_of(codes) if types.x or ARE_TILED else floats, bytes_of(scales), m,
+                bytes_of(w_codes), bytes_of(w_scales), 0, 0, n, k_blocks, wave,
             )  # fmt: skip
             _multiply_tile(product, result, bias, tile, cooperative, lds, lane)
         else:
@@ -315,7 +319,7 @@ def launch_ping_pong[
     of: GemmArguments,
     grid: Grid,
     mut queue: Some[Queue],
-    ordered: OrderedRows = {0, 0, 0},
+    ordered: OrderedRows = {0, 0, 0, 0},
     result_scales: Int = 0,
 ) raises:
     """Launches the kernel with scalars and pointers: a struct would end their preload.
@@ -323,13 +327,14 @@ def launch_ping_pong[
     Of groups, tiles come from `order_rows`, and scales of hidden numbers go to `result_scales`.
     """
     comptime is_grouped = grouping.is_grouped
+    comptime is_ordered = is_grouped and lies_by_tiles(types.formats.left)
     var rows = of.rows.count if is_grouped else of.rows.m
     queue.launch[gemm_ping_pong[types, m_tiles, k_tail, grouping, rounding]](
         grid,
         argument[is_grouped](input[DType.int32](ordered.tiles)),
         argument[is_grouped](Int32(most_tiles(of.rows.m, of.experts.count, rows_of(m_tiles)))),
         argument[is_grouped](Int32(of.experts.codes_step)),
-        input[types.floats()](of.rows.a),
+        input[types.floats()](ordered.codes if is_ordered else of.rows.a),
         argument[not types.x](input[DType.uint8](ordered.scales if is_grouped else of.a_scales)),
         input[DType.uint8](of.experts.right.codes),
         input[DType.uint8](of.experts.right.scales),

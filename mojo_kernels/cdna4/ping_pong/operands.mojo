@@ -2,7 +2,8 @@
 
     dense      rows one behind another
     grouped    rows of a group, or those that a list names: whole stages, zeros at their end; their
-               scales lie by tiles; weights and bias of one of several matrices
+               scales lie by tiles, and so do codes of six bits, in the order of the groups;
+               weights and bias of one of several matrices
 """
 
 from max.gpu.intrinsics import AMDBufferResource
@@ -14,7 +15,7 @@ from ..instructions.lds import Lds
 from ..instructions.memory import scalar_here
 from ..operands.memory import Bytes, quotient
 from ..operands.shared import OperandRows
-from ..prologue.shape import lies_by_tiles
+from ..prologue.shape import first_tiled_row, lies_by_tiles
 from ..types import ProductTypes
 from .shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_N
 from .main_loop import PingPongLoop
@@ -26,7 +27,7 @@ struct PingPongOperands[types: ProductTypes, m_tiles: Int, k_tail: Bool, groupin
 ):
     """Both sides."""
 
-    comptime ARE_TILED = Bool(Self.types.x) and lies_by_tiles(Self.types.formats.left)
+    comptime ARE_TILED = lies_by_tiles(Self.types.formats.left)
     comptime MainLoop = PingPongLoop[Self.types.formats, Self.m_tiles, Self.k_tail, Self.ARE_TILED]
     comptime Codes = Self.MainLoop.Rows
     comptime ROWS = Self.MainLoop.Tile.ROWS
@@ -65,17 +66,22 @@ struct PingPongOperands[types: ProductTypes, m_tiles: Int, k_tail: Bool, groupin
     def listed(self, list: AMDBufferResource, tile: TileOfC, lane: Int32) -> Self.Codes.Listed:
         """Starts looking up which rows of a list a tile has."""
         comptime Loads = Self.Codes.Loads
+        comptime if Self.ARE_TILED:
+            return Self.Codes.Listed()
         return Loads.listed[Self.Codes.rounds](list, tile.row * Int32(Self.ROWS), self.wave, lane)
 
     @always_inline
     def codes(self, tile: TileOfC, lane: Int32) -> Self.MainLoop.Codes:
         var rows = OperandRows(self.a, tile.rows.end_row, self.row_blocks(), tile.rows.first_row)
+        comptime if Self.ARE_TILED and Self.grouping.is_grouped:
+            rows.first = first_tiled_row(tile.rows.first_row, tile.row)
+            rows.count = rows.first + tile.count()
         return Self.MainLoop.Codes.of(rows, self.wave, lane)
 
     @always_inline
     def codes(self, tile: TileOfC, listed: Self.Codes.Listed, lane: Int32) -> Self.MainLoop.Codes:
         """Returns the same, of the rows that are `listed` if rows are gathered."""
-        comptime if not Self.grouping.is_gathered:
+        comptime if Self.ARE_TILED or not Self.grouping.is_gathered:
             return self.codes(tile, lane)
         else:
             var rows = OperandRows(self.a, self.count, self.row_blocks(), 0)

@@ -22,7 +22,7 @@ from ...numbers.formats import Format
 from ...schedule.xcd import XcdBands
 from ..chip import CODE_LOAD_BYTES, CODE_PIECE_BYTES, GROUP_BLOCKS, LANES, LANE_BYTES, PIECE_BYTES
 from ..chip import SCALE_GROUP_BYTES, TILE, TILE_BLOCKS
-from ..prologue.shape import CooperativeMemory, is_prepared
+from ..prologue.shape import CooperativeMemory, is_prepared, lies_by_tiles
 from ..types import Formats, KEPT, ProductTypes
 from ...launch.grid import Grid, Workspace
 
@@ -138,9 +138,10 @@ def grid_of(m_tiles: Int, m: Int, n: Int) -> Grid:
 
 
 def workspace_of(format: Format, m_tiles: Int, rows: Int, k: Int, *, has_codes: Bool) -> Workspace:
-    """Returns the memory of a launch, which has codes if activations come as floats."""
+    """Returns the memory of a launch, which has codes if activations come as floats, or come plain
+    and are to lie by tiles."""
     if not is_prepared(format):
         return Workspace(0, 0)
     var memory = CooperativeMemory.of(format, ceildiv(rows, rows_of(m_tiles)), rows, k)
-    var num_bytes = memory.num_bytes if has_codes else memory.codes
+    var num_bytes = memory.num_bytes if has_codes or lies_by_tiles(format) else memory.codes
     return Workspace(memory.counter_bytes, num_bytes - memory.counter_bytes)

@@ -5,14 +5,15 @@
 
 Rows of codes are gathered, or lie one behind another. Scales lie by tiles: tile t of all groups
 (scheduler.mojo) has rows 256 * t .. of the layout `preshuffled_cdna4`, of which as many are used as
-the tile has. The first product of a layer stores those of its hidden numbers in that order.
+the tile has. Codes of six bits lie by tiles of their own, see prologue/shape.mojo: rows of 96 bytes
+are no whole lines. The first product of a layer stores its hidden numbers in that order.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
-from ...launch.queue import Queue
+from ...launch.queue import Argument, Queue, argument
 from ...numbers.formats import Format
 from ..arguments import GroupedRows, OrderedRows, RECORD
 from ..chip import LANES, LANE_BYTES, SCALE_GROUP_ROWS
@@ -20,7 +21,8 @@ from ..instructions.lds import allocate_lds
 from ..operands.memory import Input, Output, bytes_of, input, listed_row, output, output_bytes
 from ..operands.memory import quotient
 from ..prologue.cooperative import RowsToPrepare
-from ..prologue.works import ReorderedScales
+from ..prologue.shape import CODE_BLOCKS, PART_BLOCKS, TILED_ROWS, first_tiled_row, lies_by_tiles
+from ..prologue.works import ReorderedScales, TiledCodes
 from ..ping_pong.shape import THREADS, WAVES
 from ..scheduler import GroupSizes, GroupTiles
 from ..moe_shape import ROWS, encoded_blocks, order_grid
@@ -40,10 +42,11 @@ def order_rows[
     tiles: Output[DType.int32],
     rows: Output[DType.int32],
     scales: Output[DType.uint8],
+    codes: Argument[Output[DType.uint8], lies_by_tiles(format)],
 ):
     """Stores what tile `x` of all groups is and which rows it has, and orders their scales.
 
-    Of scales those of 64 blocks, from 64 * `y` on.
+    Of scales, and of codes by tiles, those of 64 blocks, from 64 * `y` on.
 
     `are_gathered`: Whether row r is that of a token in a list.
     """
@@ -76,10 +79,28 @@ def order_rows[
     var own_place = (Int(index) * ROWS + Int(wave) * SCALE_GROUP_ROWS) * Int(k_blocks)
     var own = scales.unsafe_offset(own_place)
     var to = output_bytes(own)
-    var all_rows = RowsToPrepare(bytes_of(plain), to, to, num_encoded, k_blocks, 0)
+    var all_rows = RowsToPrepare(bytes_of(plain), bytes_of(plain), to, to, num_encoded, k_blocks, 0)
     var work = Scales.of(all_rows, own_lds, lane)
     work.start_from(row, Int32(block_idx.y))
     work.complete[0](Int32(block_idx.y))
+    comptime if lies_by_tiles(format):
+        comptime Codes = TiledCodes[format]
+        var first = wave * Int32(SCALE_GROUP_ROWS)
+        var to_row = first_tiled_row(tile.first_row, index)
+        var count = min(tile.end_row - tile.first_row, Int32(ROWS))
+        var moved = Codes.of(
+            bytes_of(encoded), output_bytes(rebind[Output[DType.uint8]](codes)), num_encoded,
+            k_blocks, to_row + first, to_row + count, lane,
+        )  # fmt: skip
+        comptime for i in range(Codes.COUNT):
+            comptime for load in range(Codes.LOADS):
+                var name = tile.first_row + first + Int32(i * TILED_ROWS) + Codes.row_of[load](lane)
+                comptime if are_gathered:
+                    name = listed_row(list, name, tile.end_row)
+                moved.rows[i, load] = name
+        comptime PARTS = PART_BLOCKS // CODE_BLOCKS
+        comptime for part in range(PARTS):
+            moved.move(Int32(block_idx.y) * Int32(PARTS) + Int32(part))
 
 
 def launch_order[
@@ -98,4 +119,5 @@ def launch_order[
         output[DType.int32](ordered.tiles),
         output[DType.int32](ordered.rows),
         output[DType.uint8](ordered.scales),
+        argument[lies_by_tiles(format)](output[DType.uint8](ordered.codes)),
     )

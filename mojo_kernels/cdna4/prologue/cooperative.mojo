@@ -40,6 +40,8 @@ struct RowsToPrepare(TrivialRegisterPassable):
 
     var source: Bytes
     """Floats, or plain scales."""
+    var plain: Bytes
+    """Plain codes that are to lie by tiles; anything for floats."""
     var codes: OutputBytes
     """Where codes go, unless they are there."""
     var scales: OutputBytes
@@ -50,7 +52,7 @@ struct RowsToPrepare(TrivialRegisterPassable):
     """The wave's first row, a multiple of a pair of tiles."""
 
 
-trait CooperativeWork:
+trait CooperativeWork(Deinitable):
     """What a wave does with a part that it has claimed."""
 
     comptime BLOCKS: Int

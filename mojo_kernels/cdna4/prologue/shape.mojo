@@ -2,8 +2,8 @@
 
     counters    128 bytes for a tile of rows: next parts of pair p at 4 * p, finished parts at 64
     scales      preshuffled
-    codes       [M, bytes of K codes], if activations come as floats; of six bits, 8 rows x 128
-                one behind another: rows of 96 bytes are no whole lines of memory
+    codes       [M, bytes of K codes], if activations come as floats; of six bits always, 8 rows x
+                128 one behind another: rows of 96 bytes are no whole lines of memory
 """
 
 from std.math import align_up
@@ -11,7 +11,8 @@ from std.math import align_up
 from ...layouts import PreshuffledCdna4
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
-from ..chip import BLOCK, GROUP_BLOCKS, TILE_K
+from ..chip import BLOCK, GROUP_BLOCKS, TILE_BLOCKS, TILE_K
+from ..operands.memory import quotient
 from ..types import KEPT
 
 comptime COUNTER_BYTES = 128
@@ -22,6 +23,8 @@ comptime PART_GROUPS = 8
 """Groups of scales that a wave reorders at once."""
 comptime PART_BLOCKS = PART_GROUPS * GROUP_BLOCKS
 """Blocks of these."""
+comptime CODE_BLOCKS = 4 * TILE_BLOCKS
+"""Blocks along K of which a wave puts codes by tiles at once."""
 
 
 @fieldwise_init
@@ -56,8 +59,17 @@ struct CooperativeMemory(TrivialRegisterPassable):
 
 @always_inline
 def lies_by_tiles(format: Format) -> Bool:
-    """Says whether codes that are prepared lie by tiles."""
+    """Says whether codes lie by tiles when they are multiplied; as they come, they are plain."""
     return format.element.bits == 6
+
+
+@always_inline
+def first_tiled_row(first_row: Int32, tile: Int32) -> Int32:
+    """Returns where rows of groups lie by tiles from `first_row` on, that of tile `tile` of C.
+
+    Each tile of C begins with a tile of codes: it ends a part of one earlier at most.
+    """
+    return (quotient[TILED_ROWS](first_row) + tile) * Int32(TILED_ROWS)
 
 
 def is_prepared(format: Format) -> Bool:

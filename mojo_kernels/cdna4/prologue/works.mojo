@@ -15,16 +15,17 @@ from max.gpu.sync import schedule_barrier
 from std.memory import bitcast
 
 from ...layouts import PreshuffledCdna4
+from ...numbers.formats import Format
 from ...tiles import RegisterTile, in_registers
-from ..chip import BLOCK, GROUP_BLOCKS, GROUP_TILES, LANES, PAIR, PIECE_BYTES
+from ..chip import BLOCK, GROUP_BLOCKS, GROUP_TILES, LANES, LANE_BYTES, PAIR, PIECE_BYTES
 from ..chip import SCALE_GROUP_BYTES, SCALE_GROUP_ROWS, TILE, TILE_BLOCKS
 from ..instructions.lds import Lds, bytes_at, read_word, words_at, write_byte
-from ..operands.memory import OUT_OF_RANGE, Span, quotient
+from ..operands.memory import Bytes, NO_ROW, OUT_OF_RANGE, OutputBytes, Span, quotient, remainder
 from ..operands.quantizer import GroupQuantizer
 from ..operands.tiles import FloatTile
 from ..types import ProductTypes
 from .cooperative import FOR_THE_DEVICE, CooperativeWork, RowsToPrepare
-from .shape import PART_BLOCKS, PART_GROUPS, TILED_ROWS, lies_by_tiles
+from .shape import CODE_BLOCKS, PART_BLOCKS, PART_GROUPS, TILED_ROWS, lies_by_tiles
 
 
 @fieldwise_init
@@ -113,6 +114,126 @@ struct ReorderedScales[k_tail: Bool](CooperativeWork):
                 offset if group < self.groups_of(self.k_blocks) else OUT_OF_RANGE,
                 bitcast[DType.uint8, 4](read_word(words, Coord(Idx[i], self.lane))),
             )
+
+
+@fieldwise_init
+struct TiledCodes[format: Format](TrivialRegisterPassable):
+    """Plain codes of a pair of tiles of rows on their way to where they lie by tiles.
+
+    Four tiles along K are three loads of a wave, and whole lines where they go.
+    """
+
+    comptime ROW_BYTES = TILE_BLOCKS * LANE_BYTES[Self.format]
+    comptime ROW_PIECES = Self.ROW_BYTES // PIECE_BYTES
+    comptime TILE_PIECES = TILED_ROWS * Self.ROW_PIECES
+    comptime PART_TILES = CODE_BLOCKS // TILE_BLOCKS
+    comptime LOADS = Self.PART_TILES * Self.TILE_PIECES // LANES
+    comptime COUNT = SCALE_GROUP_ROWS // TILED_ROWS
+    """Tiles of rows of a pair."""
+
+    var plain: AMDBufferResource
+    """All plain codes."""
+    var tiled: AMDBufferResource
+    """The pair's, by tiles."""
+    var row_bytes: Int32
+    var k_tiles: Int32
+    var rows: RegisterTile[DType.int32, 1, Self.COUNT, Self.LOADS]
+    """Of each tile of rows, which row the lane loads a piece of with each load."""
+    var lane: Int32
+
+    @staticmethod
+    @always_inline
+    def row_of[load: Int](lane: Int32) -> Int32:
+        """Returns which row of a tile a lane loads a piece of."""
+        return quotient[Self.ROW_PIECES](remainder[Self.TILE_PIECES](Self._piece[load](lane)))
+
+    @staticmethod
+    @always_inline
+    def _piece[load: Int](lane: Int32) -> Int32:
+        return Int32(load * LANES) + lane
+
+    @staticmethod
+    @always_inline
+    def of(
+        plain: Bytes, tiled: OutputBytes, m: Int32, k_blocks: Int32, first: Int32, end: Int32,
+        lane: Int32,
+    ) -> Self:  # fmt: skip
+        """Describes rows `first` to `end` where they lie by tiles, and all of m plain ones; which of
+        them goes where the caller says."""
+        comptime CODE_BYTES = Int32(LANE_BYTES[Self.format])
+        var k_tiles = quotient[TILE_BLOCKS](k_blocks + Int32(TILE_BLOCKS - 1))
+        var ends = quotient[TILED_ROWS](end + Int32(TILED_ROWS - 1)) * Int32(TILED_ROWS)
+        var tiled_bytes = k_tiles * Int32(Self.ROW_BYTES)
+        return Self(
+            Span.of(plain, m * k_blocks * CODE_BYTES).after(0),
+            Span.of(tiled, ends * tiled_bytes).after(first * tiled_bytes),
+            k_blocks * CODE_BYTES,
+            k_tiles,
+            in_registers[DType.int32, 1, Self.COUNT, Self.LOADS](),
+            lane,
+        )
+
+    @always_inline
+    def move(self, part: Int32):
+        """Loads a part, `CODE_BLOCKS` along K, and stores it."""
+        var first = part * Int32(Self.PART_TILES)
+        var held = in_registers[DType.uint8, PIECE_BYTES, Self.COUNT, Self.LOADS]()
+        comptime for tile in range(Self.COUNT):
+            comptime for load in range(Self.LOADS):
+                var piece = Self._piece[load](self.lane)
+                var k_tile = first + quotient[Self.TILE_PIECES](piece)
+                var row = self.rows[tile, load]
+                var at = row * self.row_bytes + k_tile * Int32(Self.ROW_BYTES)
+                at += remainder[Self.ROW_PIECES](piece) * Int32(PIECE_BYTES)
+                held[tile, load] = self.plain.load[DType.uint8, PIECE_BYTES](
+                    at if row != NO_ROW else OUT_OF_RANGE
+                )
+        comptime for tile in range(Self.COUNT):
+            comptime for load in range(Self.LOADS):
+                var piece = Self._piece[load](self.lane)
+                var at = (Int32(tile) * self.k_tiles + first) * Int32(Self.TILE_PIECES) + piece
+                var is_inside = first + quotient[Self.TILE_PIECES](piece) < self.k_tiles
+                self.tiled.store[cache_policy=FOR_THE_DEVICE](
+                    at * Int32(PIECE_BYTES) if is_inside else OUT_OF_RANGE, held[tile, load]
+                )
+
+
+@fieldwise_init
+struct ReorderedRows[format: Format, k_tail: Bool](CooperativeWork):
+    """Plain scales and codes of a pair of tiles of rows on their way to where they are in order."""
+
+    comptime Scales = ReorderedScales[Self.k_tail]
+    comptime Codes = TiledCodes[Self.format]
+    comptime LDS_BYTES = Self.Scales.LDS_BYTES
+    comptime BLOCKS = CODE_BLOCKS
+    comptime PARTS = Int32(PART_BLOCKS // CODE_BLOCKS)
+    """Parts of codes of which the first is one of scales too: these are small."""
+
+    var scales: Self.Scales
+    var codes: Self.Codes
+
+    @staticmethod
+    @always_inline
+    def of(rows: RowsToPrepare, lds: Lds, lane: Int32) -> Self:
+        var codes = Self.Codes.of(
+            rows.plain, rows.codes, rows.m, rows.k_blocks, rows.first_row, rows.m, lane
+        )
+        comptime for tile in range(Self.Codes.COUNT):
+            comptime for load in range(Self.Codes.LOADS):
+                var row = rows.first_row + Int32(tile * TILED_ROWS) + Self.Codes.row_of[load](lane)
+                codes.rows[tile, load] = row
+        return Self(Self.Scales.of(rows, lds, lane), codes)
+
+    @always_inline
+    def start(mut self, part: Int32):
+        if part % Self.PARTS == 0:
+            self.scales.start(part // Self.PARTS)
+
+    @always_inline
+    def complete[own_operations: Int](mut self, part: Int32):
+        if part % Self.PARTS == 0:
+            self.scales.complete[own_operations](part // Self.PARTS)
+        self.codes.move(part)
 
 
 @fieldwise_init

@@ -424,8 +424,16 @@ def _format(code: int) -> Format:
 def _stored_bytes(
     layout: Layout, shape: tuple[int, int], code: int
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Returns rows and row bytes of codes and scales of an operand of a format."""
+    """Returns rows and row bytes of codes and scales of an operand of a format.
+
+    Raises:
+        ValueError: if its rows do not fill the tiles of the layout.
+    """
     fmt = _format(code)
+    if shape[1] % (unit := layout.k_multiple(fmt)):
+        raise ValueError(
+            f"w: got K = {shape[1]}, expected a multiple of {unit} of {fmt.name} on {ARCHITECTURE}"
+        )
     codes, (rows, columns) = layout.storage(*shape, fmt)
     return codes, (rows, columns * fmt.scale_bytes)
 

@@ -61,6 +61,8 @@ comptime LAYERS = [
     _layer(KEPT, F32, F32, Optional(F32)),
     _layer(Format.MXFP8_E5M2, BF16, BF16, Optional(F32)),
     _layer(Format.MXFP8_E5M2, BF16, BF16, NO_BIAS, Format.MXFP8_E5M2),
+    _layer(Format.MXFP6, BF16, BF16, Optional(F32)),
+    _layer(Format.MXFP6_E3M2, BF16, BF16, NO_BIAS, Format.MXFP6_E3M2),
 ]
 """What layers are compiled for."""
 

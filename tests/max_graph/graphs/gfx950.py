@@ -62,9 +62,12 @@ def export(path: str) -> None:
         x, ids, shares = (value.tensor for value in graph.inputs)
         fused = max_graph.linear(x, w, bias=torch.ones(N))
         codes = max_graph.quantize(x, rounding="rceil")
-        kept, eight = (max_graph.linear(x, w, activations=name) for name in ("bf16", "mxfp8"))
-        layer = max_graph.moe(x, *experts(), ids, shares, activations="bf16")
-        graph.output(fused, max_graph.matmul(codes, w, out_dtype="float32"), kept, eight, layer)
+        others = (max_graph.linear(x, w, activations=name) for name in ("bf16", "mxfp6", "mxfp8"))
+        layers = (
+            max_graph.moe(x, *experts(), ids, shares, activations=name)
+            for name in ("bf16", "mxfp6")
+        )
+        graph.output(fused, max_graph.matmul(codes, w, out_dtype="float32"), *others, *layers)
     max_graph.export(graph, path, device=Accelerator())
 
 
