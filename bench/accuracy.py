@@ -37,6 +37,7 @@ from torch import Tensor, nn
 import mx_kernels as mx
 from bench.report import Table
 from bench.rows import Origin
+from mx_kernels._core.checks import mode_rounding
 from mx_kernels._core.facts import DEFAULT_ROUNDING, KEPT_FLOATS, facts, weights_format
 
 FLOAT = "float32"
@@ -158,6 +159,7 @@ class Models:
         for module in made.modules():
             if isinstance(module, mx.MXLinear):
                 module.activations = activations
+                module.rounding = mode_rounding(activations, rounding)
         return made
 
     def run(self, choice: Choice, prompt: Tensor) -> None:
@@ -180,7 +182,10 @@ def perplexity(losses: Sequence[float]) -> float:
 
 
 def choices() -> list[Choice]:
-    """Returns all that `convert` accepts, by rule and weights, the rule "even" first."""
+    """Returns all that `convert` accepts, by rule and weights, the rule "even" first.
+
+    Activations of a format that lacks the rule, or that stay floats, keep theirs beside weights.
+    """
     formats = facts().formats
     weights = [name for name in formats if weights_format(name) == name]
     rules = [DEFAULT_ROUNDING, *(rule for rule in RULES if rule != DEFAULT_ROUNDING)]
@@ -189,7 +194,7 @@ def choices() -> list[Choice]:
         for rule in rules
         for w in weights
         for a in facts().activations
-        if all(name == KEPT_FLOATS or rule in formats[name].roundings for name in (w, a))
+        if rule in formats[w].roundings
     ]
 
 
