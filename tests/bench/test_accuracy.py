@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 import mx_kernels as mx
@@ -15,6 +19,7 @@ from bench.accuracy import FLOAT, FLOATS, AccuracyRow
 from bench.rows import Origin, read_csv
 from mx_kernels._core.facts import facts, weights_format
 from tests.bench.commands import run_bench
+from tests.house.test_project import ROOT
 
 ORIGIN = {"device": "a CPU", "commit": "abc1234", "date": "2026-11-29"}
 
@@ -154,3 +159,27 @@ def test_the_model_loses_little_by_eight_bit_activations_and_much_by_four(tmp_pa
     floats, eight, four = (row.perplexity for row in rows)
     assert 1.2 < eight / floats < 1.7
     assert 2.5 < four / floats
+
+
+@pytest.mark.deep
+def test_what_is_written_to_calibrate_is_the_model_that_is_measured_and_other_text(tmp_path):
+    (folder := tmp_path / "floats").mkdir()
+    called = [sys.executable, "-m", "bench.accuracy"]
+    subprocess.run([*called, "write", folder], check=True, cwd=ROOT)
+    command = [*called, "perplexity", folder, "--blocks", "1"]
+    run = subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)
+    losses, _ = accuracy.read(accuracy.load_model(), text := accuracy.load_text(1), [])
+    assert float(run.stdout) == pytest.approx(accuracy.perplexity(losses), abs=0.01)
+    assert torch.equal(accuracy.tokens_of(folder, 1), text)
+    measured = transformers.AutoTokenizer.from_pretrained(folder).decode(
+        accuracy.load_text(accuracy.BLOCKS).flatten()
+    )
+    assert accuracy.help_text().startswith(measured)
+    kept = (folder / "text.txt").read_text()
+    assert accuracy.help_text().endswith(kept)
+    assert len(measured) + len(kept) < len(accuracy.help_text())
+    command = [*called, "perplexity", folder, "--activations", "mxint8"]
+    run = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    # In a box, in lines.
+    said = re.sub(r"[\s│]+", " ", run.stderr)
+    assert run.returncode == 2 and "is in floats, expected codes" in said

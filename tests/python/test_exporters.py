@@ -3,6 +3,7 @@
 Each tool lives in an environment of its own in the cache, made once: minutes, and gigabytes.
 """
 
+import copy
 import os
 import subprocess
 import sys
@@ -13,6 +14,9 @@ import pytest
 import torch
 import transformers as tf
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 import mx_kernels as mx
 from bench.serving.environment import python_with
@@ -30,6 +34,7 @@ ENVIRONMENTS = {
     "auto_round": ("auto-round-1", (TORCH, "transformers==5.24.0", "auto-round==0.16.1",
                                     "compressed-tensors==0.20.1")),
 }  # fmt: skip
+ENVIRONMENTS["llmcompressor"] = "llmcompressor-0.14-1", (TORCH, "llmcompressor==0.14.0")
 ENVIRONMENTS |= dict.fromkeys(("compressed_tensors", "quark"), ENVIRONMENTS["modelopt"])
 SCHEMES = {
     "modelopt FP8_DEFAULT": "fp8",
@@ -97,6 +102,56 @@ def test_an_exporters_file_is_what_the_tool_dequantizes_it_to(tmp_path, case):
             halves = [expected[f"{base}.{name}.weight"] for name in ("gate_proj", "up_proj")]
             got = experts.gate_up_proj.dequantize("float32")[e]
             torch.testing.assert_close(got, torch.cat(halves), rtol=rtol, atol=0)
+
+
+CALIBRATE = Path(__file__).parents[2] / "examples" / "calibrate.py"
+
+
+def model_with_words(folder):
+    """Writes a small random model whose tokens are words, some of them rare; returns a text."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2}
+    sizes |= {"num_hidden_layers": 2, "vocab_size": 96, "architectures": ["LlamaForCausalLM"]}
+    model = tf.LlamaForCausalLM(tf.LlamaConfig(**sizes))
+    for p in model.parameters():
+        if p.ndim > 1:
+            torch.nn.init.normal_(p, std=p.shape[-1] ** -0.5)
+    model.save_pretrained(folder)
+    words = Tokenizer(WordLevel({f"w{i}": i for i in range(96)}, unk_token="w0"))
+    words.pre_tokenizer = WhitespaceSplit()
+    tf.PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0").save_pretrained(folder)
+    return (torch.rand(4 * 512).square() * 96).long()
+
+
+@deep
+@pytest.mark.parametrize("scheme", ["MXFP4A16", "NVFP4A16"])
+def test_weights_that_the_example_calibrates_lose_less_on_the_text_than_rounded_ones(
+    tmp_path, scheme
+):
+    """Its program as the guide shows it, in an environment of its own, and our loading."""
+    floats, out, format = tmp_path / "floats", tmp_path / "out", scheme.lower().removesuffix("a16")
+    ids = model_with_words(floats)
+    text = tmp_path / "text.txt"
+    text.write_text(" ".join(f"w{i}" for i in ids))
+    with Limit.of(BUILD_SECONDS):
+        python = python_with(*ENVIRONMENTS["llmcompressor"])
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    command = [python, CALIBRATE, floats, text, scheme, out]
+    run = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path,
+        env=kept | {"HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-3000:]
+    loaded = mx.load(out)
+    codes = {name: t for name, t in loaded.items() if isinstance(t, mx.MXTensor)}
+    assert {t.format for t in codes.values()} == {format} and len(codes) == 2 * 7
+    exact = tf.AutoModelForCausalLM.from_pretrained(floats, dtype=torch.float32)
+    rounded = mx.convert(copy.deepcopy(exact), format=format, activations="bf16")
+    calibrated = from_pretrained(out, dtype=torch.float32, activations="bf16")
+    with torch.inference_mode():
+        right, *others = (m(ids.view(4, 512)).logits for m in (exact, rounded, calibrated))
+    by_rounding, by_calibration = ((got - right).norm() / right.norm() for got in others)
+    assert 0.01 < by_calibration < 0.9 * by_rounding
 
 
 @deep
