@@ -365,15 +365,20 @@ def auto_round(rng):
 
 
 def mlx(rng):
-    """Words of 32 bits: experts in four bits, and a layer in eight."""
+    """Words of 32 bits: experts in four bits, and layers in eight, and in four of NVFP4."""
     c, s = codes(rng, 2, 18, 48), scales(rng, 2, 18, 3)
     c8, s8 = finite_fp8(rng, 18, 96), scales(rng, 18, 3)
+    c16, s16, _ = _nvfp4(rng, 18, 96)
     name, others = "model.layers.0.mlp.switch_mlp.up_proj", plain(rng)
+    nvfp4 = "model.layers.1.mlp.up_proj"
     said = {"group_size": 32, "bits": 4, "mode": "mxfp4"}
     said |= {UP: {"group_size": 32, "bits": 8, "mode": "mxfp8"}}
+    said |= {nvfp4: {"group_size": 16, "bits": 4, "mode": "nvfp4"}}
     arrays = {f"{name}.weight": c.view(np.uint32), f"{name}.scales": s,
-              f"{UP}.weight": c8.view(np.uint32), f"{UP}.scales": s8}  # fmt: skip
+              f"{UP}.weight": c8.view(np.uint32), f"{UP}.scales": s8,
+              f"{nvfp4}.weight": c16.view(np.uint32), f"{nvfp4}.scales": s16}  # fmt: skip
     meaning = {f"{name}.weight": ("mxfp4", c, s), f"{UP}.weight": ("mxfp8", c8, s8)}
+    meaning |= {f"{nvfp4}.weight": ("nvfp4", c16, _of_rows(s16, 1.0))}
     return {"quantization": said, "quantization_config": said}, arrays | others, meaning | others
 
 

@@ -119,7 +119,9 @@ def check(folder: Path, loaded: dict) -> None:
             continue
         stored, mine = np.frombuffer(found, np.uint8), plain.scales.numpy()
         if plain.tensor_scale is not None:
-            of_whole = [raw.get(f"{name}_scale_2"), raw.get(f"{base}weight_global_scale")]
+            # MLX has none, which is 1.
+            of_mlx = np.float32(1).tobytes() if f"{base}scales" in raw else None
+            of_whole = [raw.get(f"{name}_scale_2"), raw.get(f"{base}weight_global_scale"), of_mlx]
             whole = np.frombuffer(next(filter(None, of_whole)), np.float32)
             of_rows = plain.tensor_scale.numpy()
             is_one = np.isin(of_rows, [*whole, *(1 / whole)]) | np.isnan(of_rows)

@@ -14,6 +14,7 @@ import oracle
 import tensorfiles
 from checkpoint_forms import EXPERTS, FORMS, UP, assert_means, floats
 from mx_kernels import checkpoints, ops
+from mx_kernels._core.facts import weights_format
 from mx_kernels.checkpoints.floats import TURNED
 from tests.python.test_cli import command
 
@@ -75,6 +76,19 @@ def test_convert_takes_a_format_a_rounding_and_patterns(tmp_path, rng):
             assert not isinstance(loaded[name], mx.MXTensor)
         else:
             assert_quantized(loaded[name], array, "mxfp8", "floor")
+
+
+@pytest.mark.parametrize("format", oracle.FORMATS)
+def test_every_format_is_written_as_the_oracle_has_it_and_saved_again(tmp_path, rng, format):
+    arrays, kept = model_of_floats(tmp_path / "in", rng), weights_format(format)
+    command("convert", tmp_path / "in", tmp_path / "out", "--format", format)
+    loaded = mx.load(tmp_path / "out")
+    mx.save(loaded, tmp_path / "again.safetensors")
+    for found in (loaded, mx.load(tmp_path / "again.safetensors")):
+        assert {name for name, got in found.items() if isinstance(got, mx.MXTensor)} == LINEAR
+        for name in LINEAR:
+            assert found[name].format == kept
+            assert_quantized(found[name], arrays[name], kept)
 
 
 def test_floats_beside_mx_are_quantized_only_if_asked_for(tmp_path, rng):

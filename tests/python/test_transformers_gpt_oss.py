@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as tf
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -315,6 +316,34 @@ before = memory("VmRSS")
 model = from_pretrained(sys.argv[1])
 print(memory("VmHWM") - before, memory("VmRSS") - before)
 """
+
+
+def test_experts_that_are_joined_take_the_result_and_the_largest_weight_once_more(tmp_path):
+    """The pages of the files go as they are copied; with them it would be twice more."""
+    sizes = {
+        "vocab_size": 96, "hidden_size": 1024, "moe_intermediate_size": 1024, "head_dim": 64,
+        "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "num_experts": 32, "architectures": ["Qwen3MoeForCausalLM"],
+    }  # fmt: skip
+    few = tf.Qwen3MoeForCausalLM(tf.Qwen3MoeConfig(**sizes | {"num_experts": 2})).bfloat16()
+    tensors = {name: t for name, t in few.state_dict().items() if ".mlp." not in name}
+    mlp = "model.layers.0.mlp"
+    tensors[f"{mlp}.gate.weight"] = torch.randn(32, 1024).bfloat16()
+    for name in (f"{e}.{part}_proj" for e in range(32) for part in ("gate", "up", "down")):
+        codes, scales = torch.ones(1024, 1024), torch.full((1024, 32), 120, dtype=torch.uint8)
+        tensors[f"{mlp}.experts.{name}.weight"] = codes.to(torch.float8_e4m3fn)
+        tensors[f"{mlp}.experts.{name}.weight_scale"] = scales
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = tf.Qwen3MoeConfig(**sizes).to_dict()
+    said = {"quantization_config": {"quant_method": "mxfp8"}}
+    (tmp_path / "config.json").write_text(json.dumps(config | said))
+    run = subprocess.run(
+        [sys.executable, "-c", PEAK, tmp_path], capture_output=True, text=True, check=True
+    )
+    peak, after = map(int, run.stdout.split())
+    largest = 32 * 2048 * (1024 + 32)
+    assert after < 1.5 * largest + 4e7
+    assert 2.5 * largest < peak < 2.5 * largest + 4e7 < 3.4 * largest
 
 
 @deep

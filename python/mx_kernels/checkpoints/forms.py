@@ -54,8 +54,8 @@ FLOATS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 """Dtypes that the numbers of a parameter can have."""
 SHOWN = 5
 """Names in a warning."""
-WORD_BYTES = 4
-"""Of the words that MLX packs codes into."""
+WORD_BYTES, NVFP4_BYTES = 4, 8
+"""Of the words that MLX packs codes into, and of codes of NVFP4 for each scale."""
 VERSION = 1
 """Of our own form."""
 
@@ -241,10 +241,11 @@ class _Planner:
         if scales not in self.parts or self.parts[codes].dtype not in CODES:
             return
         kind, scale = self.parts[codes], self.parts[scales]
+        of_tensor: list[Part] = []
         if kind.dtype == torch.uint32:
             if scale.dtype not in E8M0:
                 return
-            kind = _bytes_of(kind, scale)
+            kind, scale, *of_tensor = _of_words(kind, scale)
         is_turned = form.codes == "" and kind.dtype in FP8
         is_turned = is_turned and floats.are_turned(parameter, kind.shape, self.config)
         if is_turned:
@@ -256,8 +257,9 @@ class _Planner:
         is_nvfp4 = kind.dtype in BYTES and scale.dtype == torch.float8_e4m3fn
         if is_nvfp4 and whole in self.parts:
             names.append(whole)
+            of_tensor = [self.parts[whole]]
         got = " and ".join(f"{name} {_described(self.parts[name])}" for name in names)
-        parts = (kind, scale, *(self.parts[name] for name in names[2:]))
+        parts = (kind, scale, *of_tensor)
         if len(parts) > 2:
             meaning = of_tensor_scale(*parts, spec, is_reciprocal=form.is_reciprocal, got=got)
         else:
@@ -327,12 +329,21 @@ def _turned(name: str, codes: Part, scales: Part) -> tuple[Part, Part]:
     return replace(codes, shape=(*lead, n, k)), replace(scales, shape=(*lead, n, 1))
 
 
-def _bytes_of(words: Part, scales: Part) -> Part:
-    """Returns words of 32 bits as the bytes in them: E4M3, if a scale has as many as it needs."""
+def _of_words(words: Part, scales: Part) -> tuple[Part, ...]:
+    """Returns words of 32 bits as the bytes in them, and scales, which are bytes, as what they are.
+
+    How many bytes a scale has tells E4M3 codes, and NVFP4, whose tensor scale, 1, comes with it.
+    """
     shape = (*words.shape[:-1], words.shape[-1] * WORD_BYTES) if words.shape else ()
     is_fp8 = shape and scales.shape[-1:] == (-(-shape[-1] // MX_BLOCK),)
+    is_nvfp4 = shape and scales.shape[-1:] == (shape[-1] // NVFP4_BYTES,)
     dtype = torch.float8_e4m3fn if is_fp8 else torch.uint8
-    return Part(dtype, shape, lambda: words.read().contiguous().view(dtype), words.name)
+    codes = Part(dtype, shape, lambda: words.read().contiguous().view(dtype), words.name)
+    if not is_nvfp4:
+        return codes, scales
+    e4m3 = torch.float8_e4m3fn
+    of_blocks = replace(scales, dtype=e4m3, read=lambda: scales.read().contiguous().view(e4m3))
+    return codes, of_blocks, Part(torch.float32, (), lambda: torch.ones(()), scales.name)
 
 
 def _own_meanings(checkpoint: Checkpoint) -> dict[str, tuple[str, tuple, torch.dtype]]:

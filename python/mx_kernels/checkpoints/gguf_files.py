@@ -1,6 +1,8 @@
 """Tensors of GGUF files, by the `gguf` library: blocks of llama.cpp become codes and scales.
 
-    MXFP4     17 bytes a block: E8M0, then codes k and k + 16 of the block in one byte
+    MXFP4     17 bytes for 32: E8M0, then codes k and k + 16 in one byte
+    NVFP4     36 bytes for 64: four scales of E4M3 without a sign, then for each of them codes k and
+              k + 8 of its 16 in one byte; P.scale, if it is there, is the tensor scale of P.weight
     F32, F16, BF16, F64, and integers    as they are
     others    float32, as the library dequantizes them, and a warning names them
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,10 +26,12 @@ from torch import Tensor
 from mx_kernels.checkpoints.files import Checkpoint, Part, some
 
 SUFFIX = ".gguf"
-SCALES = "_scale"
-"""What the scales of a tensor are called beside it, as Quark does."""
-HALF_BYTES = 16
-"""Bytes of codes of a block of MXFP4; each has code k low and code k + 16 high."""
+SCALES, TENSOR_SCALE = "_scale", "_scale_2"
+"""What the scales of a tensor are called beside it, as Quark and ModelOpt do."""
+WEIGHT, GIVEN = ".weight", ".scale"
+"""How the names of codes of NVFP4 end, and of their tensor scale in the file."""
+NO_SIGN, NOTHING = 0x7F, 0x7F
+"""The bits of a scale of NVFP4, and the one that is zero here and NaN elsewhere."""
 PLAIN = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -38,6 +43,30 @@ PLAIN = {
     "I64": torch.int64,
 }
 """Dtypes of tensors that are not quantized."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How codes of four bits and their scales take turns."""
+
+    scales: int
+    """Of a block, one byte each, all before its codes."""
+    elements: int
+    """That share a scale: codes k are low in its bytes, the second half's high."""
+    dtype: torch.dtype
+    """Of scales."""
+
+    @property
+    def bytes(self) -> int:
+        """Returns the bytes of a block."""
+        return self.scales * (1 + self.elements // 2)
+
+
+BLOCKS = {
+    "MXFP4": Blocks(1, 32, torch.float8_e8m0fnu),
+    "NVFP4": Blocks(4, 16, torch.float8_e4m3fn),
+}
+"""Types that become codes and scales."""
 
 
 def open_gguf(path: Path) -> Checkpoint:
@@ -63,13 +92,16 @@ def open_gguf(path: Path) -> Checkpoint:
     for tensor in tensors:
         kind, shape = tensor.tensor_type.name, tuple(map(int, tensor.shape[::-1]))
         if kind in BLOCKS:
-            parts |= BLOCKS[kind](tensor, shape)
+            parts |= _codes_and_scales(tensor, shape, BLOCKS[kind])
         elif kind in PLAIN:
             parts |= _part(tensor.name, PLAIN[kind], shape, partial(_plain, tensor, shape, kind))
         else:
             floats.setdefault(kind, []).append(tensor.name)
             read = partial(_dequantized, gguf.dequantize, tensor, shape)
             parts |= _part(tensor.name, torch.float32, shape, read)
+    for tensor in tensors:
+        if tensor.tensor_type.name == "NVFP4":
+            _name_tensor_scale(parts, tensor.name)
     for kind, names in floats.items():
         warnings.warn(
             f"{path}: got {some(names)} of {kind}, which become float32",
@@ -84,33 +116,46 @@ def _part(
     return {name: Part(dtype, shape, read, name)}
 
 
-def _mxfp4(tensor: Any, shape: tuple[int, ...]) -> dict[str, Part]:
-    """Returns codes and scales of blocks of MXFP4."""
+def _codes_and_scales(tensor: Any, shape: tuple[int, ...], blocks: Blocks) -> dict[str, Part]:
+    """Returns codes and scales of blocks."""
     *lead, k = shape
-    blocks = k // (2 * HALF_BYTES)
-    codes = _part(tensor.name, torch.uint8, (*lead, k // 2), partial(_codes, tensor, shape))
-    name, read = tensor.name + SCALES, partial(_scales, tensor, shape)
-    return codes | _part(name, torch.float8_e8m0fnu, (*lead, blocks), read)
+    codes = _part(tensor.name, torch.uint8, (*lead, k // 2), partial(_codes, tensor, shape, blocks))
+    name, read = tensor.name + SCALES, partial(_scales, tensor, shape, blocks)
+    return codes | _part(name, blocks.dtype, (*lead, k // blocks.elements), read)
 
 
-def _blocks(tensor: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns the bytes of blocks of MXFP4, [..., blocks, 17]."""
-    return np.asarray(tensor.data).view(np.uint8).reshape(*shape[:-1], -1, 1 + HALF_BYTES)
+def _name_tensor_scale(parts: dict[str, Part], codes: str) -> None:
+    """Gives the tensor scale of codes the name that others have for it; 1 if there is none."""
+    given = codes.removesuffix(WEIGHT) + GIVEN
+    name = codes + TENSOR_SCALE
+    if given in parts:
+        parts[name] = replace(parts.pop(given), name=given)
+    else:
+        parts |= _part(name, torch.float32, (), lambda: torch.ones(()))
 
 
-def _codes(tensor: Any, shape: tuple[int, ...]) -> Tensor:
+def _bytes_of(tensor: Any, shape: tuple[int, ...], blocks: Blocks) -> np.ndarray:
+    """Returns the bytes of blocks, [..., blocks, bytes]."""
+    return np.asarray(tensor.data).view(np.uint8).reshape(*shape[:-1], -1, blocks.bytes)
+
+
+def _codes(tensor: Any, shape: tuple[int, ...], blocks: Blocks) -> Tensor:
     """Returns codes with neighbours in one byte, the even one low."""
-    pairs = torch.from_numpy(np.ascontiguousarray(_blocks(tensor, shape)[..., 1:]))
+    stored = np.ascontiguousarray(_bytes_of(tensor, shape, blocks)[..., blocks.scales :])
+    pairs = torch.from_numpy(stored).unflatten(-1, (blocks.scales, blocks.elements // 2))
     low, high = pairs & 0xF, pairs >> 4
-    # Codes 0 .. 15 of a block are low, 16 .. 31 high.
+    # The first codes of a scale are low, the others high.
     halves = [half[..., ::2] | half[..., 1::2] << 4 for half in (low, high)]
-    return torch.cat(halves, -1).flatten(-2)
+    return torch.cat(halves, -1).flatten(-3)
 
 
-def _scales(tensor: Any, shape: tuple[int, ...]) -> Tensor:
-    """Returns E8M0 scales."""
-    scales = np.ascontiguousarray(_blocks(tensor, shape)[..., 0])
-    return torch.from_numpy(scales).view(torch.float8_e8m0fnu)
+def _scales(tensor: Any, shape: tuple[int, ...], blocks: Blocks) -> Tensor:
+    """Returns the scales."""
+    scales = np.ascontiguousarray(_bytes_of(tensor, shape, blocks)[..., : blocks.scales])
+    if blocks.dtype == torch.float8_e4m3fn:
+        scales = scales & NO_SIGN
+        scales[scales == NOTHING] = 0
+    return torch.from_numpy(scales).flatten(-2).view(blocks.dtype)
 
 
 def _plain(tensor: Any, shape: tuple[int, ...], kind: str) -> Tensor:
@@ -122,7 +167,3 @@ def _plain(tensor: Any, shape: tuple[int, ...], kind: str) -> Tensor:
 def _dequantized(dequantize: Callable, tensor: Any, shape: tuple[int, ...]) -> Tensor:
     """Returns a tensor of a quantization that is not read, as floats."""
     return torch.from_numpy(dequantize(tensor.data, tensor.tensor_type)).reshape(shape)
-
-
-BLOCKS = {"MXFP4": _mxfp4}
-"""Types whose blocks become codes and scales."""

@@ -82,7 +82,7 @@ MODELOPT = {
 """What ModelOpt calls formats, with those of the activations."""
 AUTO_ROUND = {("mx_fp", 4): "mxfp4", ("mx_fp", 8): "mxfp8", ("nv_fp", 4): "nvfp4", ("fp", 8): ""}
 """Its data types and bits; of FP8 shapes tell what shares a scale."""
-MLX = {"mxfp4": "mxfp4", "mxfp8": "mxfp8"}
+MLX = {"mxfp4": "mxfp4", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
 """MLX's modes."""
 OTHERS = {
     "nvfp4": "NVFP4: scales of 16 in E4M3, and one for the tensor",

@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +46,8 @@ from mx_kernels.integrations.transformers.sources import Sources, is_saved_class
 from mx_kernels.modules import MXModule, arranged, parameter, quantized
 from mx_kernels.tensor import MXTensor
 
+MOST_PARTS = 3
+"""Of a piece of a weight: codes, scales, a tensor scale; all are read before they are copied."""
 PART = ".mx_part"
 """How names end that the parts of a weight have while it is loaded."""
 
@@ -75,6 +77,15 @@ class Pass(ConversionOps):
         """Returns the tensor by the model's name."""
         ((tensor,),) = input_dict.values()
         return {full_layer_name: tensor}
+
+
+def _in_turn(tensors: dict[str, Tensor], source: Parameter) -> Iterator[Tensor]:
+    """Yields the parts of a weight; the pages of those that were copied are let go meanwhile."""
+    given = [tensors.pop(it.name) for it in source.parts]
+    for i, tensor in enumerate(given):
+        if i >= MOST_PARTS:
+            let_go(given[i - MOST_PARTS])
+        yield tensor
 
 
 class Join(ConversionOps):
@@ -107,7 +118,7 @@ class Join(ConversionOps):
             # Of two files transformers takes the last, whatever the index says.
             device = found[0].device
             tensors = {part.name: part.read().to(device) for part in source.parts}
-        made = replace(source, dtype=own.dtype).made(tensors.pop(it.name) for it in source.parts)
+        made = replace(source, dtype=own.dtype).made(_in_turn(tensors, source))
         if order := self.quantizer.orders.get(full_layer_name):
             made = tuple(map(order, made))
         if source.format:
