@@ -316,7 +316,7 @@ def test_float_weights_get_a_sentence():
 
 
 def test_repr_says_what_it_is():
-    assert repr(mx.MXExperts(q_of(2, 64, 32), q_of(2, 32, 32))) == (
+    assert repr(mx.MXExperts(q_of(2, 64, 32), q_of(2, 32, 32), activations="mxfp4")) == (
         "MXExperts(num_experts=2, hidden_size=32, intermediate_size=32, activation=silu, "
         "format=mxfp4, layout=plain, rounding=even, activations=mxfp4)"
     )

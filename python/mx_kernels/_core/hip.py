@@ -432,7 +432,7 @@ def _stored_bytes(
     fmt = _format(code)
     if shape[1] % (unit := layout.k_multiple(fmt)):
         raise ValueError(
-            f"w: got K = {shape[1]}, expected a multiple of {unit} of {fmt.name} on {ARCHITECTURE}"
+            f"w: got K = {shape[1]}, expected a multiple of {unit} of {fmt.name} on {CDNA4}"
         )
     codes, (rows, columns) = layout.storage(*shape, fmt)
     return codes, (rows, columns * fmt.scale_bytes)
