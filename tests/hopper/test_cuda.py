@@ -76,7 +76,9 @@ class Problem:
         else:
             x = numbers(a)
             if mode == "mxfp4":
-                got = mx.linear(self.x, w, bias=bias, rounding=rounding, out_dtype=dtype)
+                got = mx.linear(
+                    self.x, w, bias=bias, rounding=rounding, out_dtype=dtype, activations=mode
+                )
             else:
                 got = mx.matmul(a, w, bias=bias, out_dtype=dtype)
         bias = None if bias is None else values_of(bias)
