@@ -12,7 +12,6 @@ from ...layouts import PreshuffledCdna4
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
 from ..chip import BLOCK, GROUP_BLOCKS, TILE_BLOCKS, TILE_K
-from ..operands.memory import quotient
 from ..types import KEPT
 
 comptime COUNTER_BYTES = 128
@@ -69,7 +68,8 @@ def first_tiled_row(first_row: Int32, tile: Int32) -> Int32:
 
     Each tile of C begins with a tile of codes: it ends a part of one earlier at most.
     """
-    return (quotient[TILED_ROWS](first_row) + tile) * Int32(TILED_ROWS)
+    var before = first_row.cast[DType.uint32]() // UInt32(TILED_ROWS)
+    return (before.cast[DType.int32]() + tile) * Int32(TILED_ROWS)
 
 
 def is_prepared(format: Format) -> Bool:
