@@ -326,7 +326,7 @@ def test_every_row_of_the_table_is_the_choice_of_a_class():
     shapes = {shape for _, shape in tune.classes()}
     products = {Shape(m, n, k) for (n, k), m in product(eight_bits.WEIGHTS, eight_bits.ROWS)}
     asked = [
-        *({"shape": shape, "op": op} for op, shape in tune.classes()),
+        *({"shape": shape, "op": op, "activations": "mxfp4"} for op, shape in tune.classes()),
         *({"shape": shape, "activations": mode} for shape in shapes for mode in ("bf16", "mxfp8")),
         *(
             {"shape": shape, "op": "matmul", "activations": "mxfp8", "format": "mxfp8"}

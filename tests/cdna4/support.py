@@ -209,7 +209,7 @@ def multiply(kernel, decode: Decode, problem: Problem, *, workspace=None, **opti
 
 def contest_kernel(shape: tuple[int, int, int], op: str = "linear") -> tuple:
     """Returns the kernel whose cut is chosen for floats of a contest shape, and its name."""
-    cut = mx.explain(*shape, device="gfx950").cut
+    cut = mx.explain(*shape, device="gfx950", activations="mxfp4").cut
     name = (LINEAR if op == "linear" else MATMUL) + cut
     kernels = compile_kernels("decode")
     if shape != CONTEST[0]:

@@ -374,6 +374,7 @@ def test_a_layer_has_the_same_bits_in_every_order_of_workgroups(rng, gate, name)
 def test_the_columns_of_tiles_are_those_with_the_cheapest_rounds(experts, tokens, columns):
     """Of gpt-oss, 128 experts, 4096 tokens: 6 rounds of 160 x 256 for 8 of 160 x 192."""
     size = {"op": "moe", "experts": experts, "slots": 4, "device": "gfx950"}
+    size |= {"activations": "mxfp4"}
     launches = mx.explain(tokens, 2880, 2880, **size).launches
     (down,) = (one for one in launches if one.name == "down")
     assert down.tile[1] == columns
@@ -395,7 +396,9 @@ def test_explain_says_what_is_launched(tokens, gate):
         ]
     for m in (1, 20, 300):
         (launch,) = layers.program().grouped(GROUPED[0], (m, 160, 96, 5))
-        (one,) = mx.explain(m, 160, 96, device="gfx950", op="grouped_linear", experts=5).launches
+        (one,) = mx.explain(
+            m, 160, 96, device="gfx950", op="grouped_linear", experts=5, activations="mxfp4"
+        ).launches
         assert (one.grid, one.threads) == (launch["grid"], launch["threads"])
 
 

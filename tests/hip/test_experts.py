@@ -45,8 +45,8 @@ def test_weights_in_other_layouts_and_rows_with_gaps_are_moved_first(gpu, rng):
     (codes, scales), w = experts(rng, 3, 40, 160)
     plain = mx.MXTensor(torch.from_numpy(codes), torch.from_numpy(scales))
     x, sizes = floats(rng, 60, 192)[::2, :160], torch.tensor([7, 0, 20]).int()
-    expected = mx.grouped_linear(x.contiguous(), w, sizes, out_dtype="float32")
-    got = mx.grouped_linear(x, plain, sizes, out_dtype="float32")
+    expected = mx.grouped_linear(x.contiguous(), w, sizes, out_dtype="float32", activations="mxfp4")
+    got = mx.grouped_linear(x, plain, sizes, out_dtype="float32", activations="mxfp4")
     oracle.assert_bitwise_equal(got.numpy(), expected.numpy())
 
 
@@ -80,7 +80,7 @@ def test_an_id_of_no_expert_makes_its_token_nan(gpu, rng):
     (_, gate_up), (_, down) = experts(rng, 4, 128, 96), experts(rng, 4, 96, 64)
     x, (ids, weights) = floats(rng, 9, 96), routes(rng, 9, 3, 4)
     ids[5, 1] = 4
-    y = mx.moe(x, gate_up, down, ids, weights, out_dtype="float32")
+    y = mx.moe(x, gate_up, down, ids, weights, out_dtype="float32", activations="mxfp4")
     assert y[5].isnan().all() and not y[torch.arange(9) != 5].isnan().any()
 
 

@@ -158,7 +158,7 @@ def test_linear_is_within_the_bound(gpu, rng, shape):
     m, n, k = shape
     x = floats(rng, (m, k))
     plain, w = weights(rng, n, k)
-    assert_product(mx.linear(x, w), oracle.quantize(values_of(x)), plain)
+    assert_product(mx.linear(x, w, activations="mxfp4"), oracle.quantize(values_of(x)), plain)
 
 
 @deep
@@ -167,7 +167,9 @@ def test_matmul_gives_the_bits_of_linear(gpu, rng, shape):
     m, n, k = shape
     x, (_, w) = floats(rng, (m, k)), weights(rng, n, k)
     a = operand(oracle.quantize(values_of(x)))
-    torch.testing.assert_close(mx.matmul(a, w), mx.linear(x, w), rtol=0, atol=0)
+    torch.testing.assert_close(
+        mx.matmul(a, w), mx.linear(x, w, activations="mxfp4"), rtol=0, atol=0
+    )
 
 
 @pytest.mark.deep
@@ -188,13 +190,13 @@ def test_the_first_tile_of_many_rows_is_within_the_bound(gpu, rng, shape):
 def test_floats_that_a_launch_before_encodes_are_within_the_bound(gpu, rng):
     """The first tiles of a product, of which the launch before needs all workgroups."""
     m, n, k = ENCODED_FIRST
-    choice = mx.explain(m, n, k, device=DEVICE)
+    choice = mx.explain(m, n, k, device=DEVICE, activations="mxfp4")
     assert choice.quantizes_first and choice.splits == 1
     rows, columns = choice.tile
     x = floats(rng, (m, k))
     plain, w = weights(rng, n, k)
     gpu.groups = list(range(-(-m // QUANTIZED_ROWS) * -(-k // QUANTIZED_K)))
-    out = mx.linear(x, w)
+    out = mx.linear(x, w, activations="mxfp4")
     encoder, product = gpu.launches
     assert np.prod(encoder.grid) == len(gpu.groups) and product.grid == choice.grid
     a = oracle.quantize(values_of(x))
@@ -300,7 +302,7 @@ def test_the_first_tile_of_many_rows_of_more_bits_is_within_the_bound(gpu, rng, 
 def test_other_types_roundings_and_a_bias(gpu, rng):
     x, bias = floats(rng, (5, 160), F32), floats(rng, (1, 64), F32)[0, :40]
     plain, w = weights(rng, 40, 160)
-    out = mx.linear(x, w, bias=bias, rounding="ceil", out_dtype=F16)
+    out = mx.linear(x, w, bias=bias, rounding="ceil", out_dtype=F16, activations="mxfp4")
     assert_product(out, oracle.quantize(values_of(x), "ceil"), plain, bias)
 
 
@@ -323,7 +325,12 @@ GAPS = {
 def test_floats_with_gaps_or_odd_addresses_are_copied_first(gpu, rng, gap):
     x, (_, w) = GAPS[gap](floats(rng, (7, 320))), weights(rng, 40, 160)
     expected = x.clone()
-    torch.testing.assert_close(mx.linear(x, w), mx.linear(expected, w), rtol=0, atol=0)
+    torch.testing.assert_close(
+        mx.linear(x, w, activations="mxfp4"),
+        mx.linear(expected, w, activations="mxfp4"),
+        rtol=0,
+        atol=0,
+    )
     assert torch.equal(mx.quantize(x).codes, mx.quantize(expected).codes)
 
 

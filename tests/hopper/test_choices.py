@@ -332,7 +332,7 @@ def test_a_product_that_wants_no_workspace_wants_none_whatever_activations_becom
 
 def test_kernels_for_few_rows_want_no_workspace_and_others_do():
     for m, n, k in product((1, 16, 17, 40, 64, 128, 500), (512, 2880, 7168), (512, 2048)):
-        decision = mx.explain(m, n, k, device="cuda")
+        decision = mx.explain(m, n, k, device="cuda", activations="mxfp4")
         if "streaming" in decision.kernel:
             assert decision.workspace_bytes == 0
         else:
@@ -340,7 +340,7 @@ def test_kernels_for_few_rows_want_no_workspace_and_others_do():
             # Numbers of bfloat16, for a result of float32 if not for this one.
             is_few = "streaming" in mx.explain(m, n, k, device="cuda", activations="bf16").kernel
             assert decision.workspace_bytes > (1 if is_few else 2) * m * k
-    assert "streaming" in mx.explain(32, 4096, 512, device="cuda").kernel
+    assert "streaming" in mx.explain(32, 4096, 512, device="cuda", activations="mxfp4").kernel
 
 
 @pytest.mark.parametrize("plan", ["", _cuda.PORTABLE])

@@ -46,10 +46,10 @@ def test_a_graph_gives_the_bits_of_torch_on_the_same_device():
         inputs = map(Buffer.from_dlpack, (x, *routing, sizes))
         got = [torch.from_dlpack(part) for part in model.execute(*inputs)]
         codes = mx.quantize(x, rounding="rceil")
-        assert torch.equal(got[0], mx.linear(x, w, bias=bias))
+        assert torch.equal(got[0], mx.linear(x, w, bias=bias, activations="mxfp4"))
         assert torch.equal(got[1], mx.linear(x, other, activations="bf16"))
         assert torch.equal(got[2], mx.matmul(codes, w, out_dtype="float32"))
         assert torch.equal(got[3], mx.dequantize(codes, dtype="float16"))
-        assert torch.equal(got[4], mx.moe(x, gate_up, down, *routing))
+        assert torch.equal(got[4], mx.moe(x, gate_up, down, *routing, activations="mxfp4"))
         assert torch.equal(got[5], mx.grouped_linear(x, gate_up, sizes, activations="bf16"))
         assert torch.equal(got[6], mx.linear(x, blocks, activations="fp8_block"))

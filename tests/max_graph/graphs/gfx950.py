@@ -60,7 +60,7 @@ def export(path: str) -> None:
     )
     with empty_graph(*routing) as graph:
         x, ids, shares = (value.tensor for value in graph.inputs)
-        fused = max_graph.linear(x, w, bias=torch.ones(N))
+        fused = max_graph.linear(x, w, bias=torch.ones(N), activations="mxfp4")
         codes = max_graph.quantize(x, rounding="rceil")
         others = (max_graph.linear(x, w, activations=name) for name in ("bf16", "mxfp6", "mxfp8"))
         layers = (

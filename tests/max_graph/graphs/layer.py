@@ -61,17 +61,17 @@ def graph_on(device, *, few: bool = False) -> Graph:
         if few:
             graph.output(
                 codes.codes,
-                max_graph.linear(x, w, bias=bias),
+                max_graph.linear(x, w, bias=bias, activations="mxfp4"),
                 max_graph.linear(x, other, activations="bf16"),
-                max_graph.moe(x, *experts(), ids, counts),
+                max_graph.moe(x, *experts(), ids, counts, activations="mxfp4"),
             )
             return graph
         graph.output(
-            max_graph.linear(x, w, bias=bias),
+            max_graph.linear(x, w, bias=bias, activations="mxfp4"),
             max_graph.linear(x, other, activations="bf16"),
             max_graph.matmul(codes, w, out_dtype="float32"),
             max_graph.dequantize(codes, dtype="float16"),
-            max_graph.moe(x, *experts(), ids, counts),
+            max_graph.moe(x, *experts(), ids, counts, activations="mxfp4"),
             max_graph.grouped_linear(x, experts()[0], sizes, activations="bf16"),
             max_graph.linear(x, float_scaled(), activations="fp8_block"),
         )
