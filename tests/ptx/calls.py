@@ -190,6 +190,7 @@ def multiply(a, w: mx.MXTensor, **kwargs) -> Recorded:
     if isinstance(a, mx.MXTensor):
         return record(mx.matmul, a, w, **kwargs)
     x = _tensor_of(a)
+    kwargs.setdefault("activations", "mxfp4")
     if kwargs.get("activations") == KEPT_FLOATS:
         # What a device would do first.
         kwargs.setdefault("out_dtype", x.dtype)
@@ -199,11 +200,13 @@ def multiply(a, w: mx.MXTensor, **kwargs) -> Recorded:
 
 def grouped_linear(x, w: mx.MXTensor, group_sizes, **kwargs) -> Recorded:
     """Records `grouped_linear`, with its arguments and those of `record`."""
+    kwargs.setdefault("activations", "mxfp4")
     return record(mx.grouped_linear, x, w, group_sizes, **kwargs)
 
 
 def moe(x, w_gate_up: mx.MXTensor, w_down: mx.MXTensor, ids, weights, **kwargs) -> Recorded:
     """Records `moe`, with its arguments and those of `record`."""
+    kwargs.setdefault("activations", "mxfp4")
     return record(mx.moe, x, w_gate_up, w_down, ids, weights, **kwargs)
 
 
