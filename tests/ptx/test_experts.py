@@ -11,7 +11,7 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from cases import GATES, OTHER_GATES, same_bits, sums_of, values_of
+from cases import GATES, OTHER_GATES, USUAL_GATES, same_bits, sums_of, values_of
 from tests.hopper.expert_claims import (
     DTYPES,
     assert_is_product,
@@ -71,11 +71,11 @@ def grouped(x, w, sizes, *, kernel=FEW, groups=3, seed=0, threads=None, **rules)
 
 
 def layer_of(x, gate_up, down, ids, counts, *, kernel=FEW, groups=3, seed=0, **rules):
-    """Returns a layer by one of the kernels; without a gate a launch activates sums."""
+    """Returns a layer by one of the kernels; a launch activates the sums of rarer gates."""
     recorded = calls.moe(x, gate_up, down, ids, counts, **rules)
     assert sum(is_of(kernel, launch) for launch in recorded.launches) == 2
-    is_gated = rules.get("activation") != "relu2"
-    assert len(recorded.launches) == (3 if kernel == FEW else 6) + (not is_gated)
+    is_fused = rules.get("activation") in (None, *USUAL_GATES)
+    assert len(recorded.launches) == (3 if kernel == FEW else 6) + (not is_fused)
     return run(recorded, groups=groups, seed=seed)
 
 
