@@ -114,7 +114,7 @@ struct Plan(TrivialRegisterPassable):
         return shape
 
     def fits(self, types: ProductTypes) -> Bool:
-        """Says whether there is such a kernel for `types`, and room in LDS for activations."""
+        """Says whether there is such a kernel for `types`, and room for activations."""
         if self.family == Family.PING_PONG:
             return has_tile(types, self.m_tiles)
         if types.formats.are_columns:
@@ -124,7 +124,7 @@ struct Plan(TrivialRegisterPassable):
             var shape = self.interleaved_of(types)
             return (
                 is_encoded and self.interleaved.slices == shape.slices
-                and shape.lds_bytes() <= LDS_BYTES
+                and shape.lds_bytes() <= LDS_BYTES and shape.has_registers()
             )  # fmt: skip
         return has_room(self.streaming, types)
 

@@ -131,6 +131,10 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
         var weights = self.depth * self.slices * self.n_tiles * WORDS
         return 2 if self.m_tiles * self.n_tiles * WORDS + weights + OTHERS <= REGISTERS else 1
 
+    def has_registers(self) -> Bool:
+        """Says whether no register is spilled: half of a SIMD's are too few for six-bit codes."""
+        return self.waves == WAVES or self.bits == 4
+
     def workgroups(self) -> Int:
         """Returns how many workgroups the chip has room for."""
         return CUS * max(min(self.waves_per_simd(), LDS_BYTES // self.lds_bytes()), 1)
