@@ -10,7 +10,7 @@ checked by whoever makes it, but for what lies in memory: sizes and ids.
 """
 
 from .numbers.gates import Gate
-from .problem import Left, NO_BIAS, Result, Right
+from .problem import Left, Result, Right
 
 comptime NUMBERS = 4
 """Neighbours in a row that a lane of a GPU adds up: rows are made of blocks, so none is cut."""

@@ -12,7 +12,6 @@ the tables `FORMATS`, `FLOAT_TYPES`, `LAYOUTS`. Whoever makes a problem has chec
 that `Known` leaves: a graph knows everything but m when it is compiled, an extension module nothing.
 """
 
-from .numbers.floats import FLOAT_TYPES
 from .numbers.formats import NO_FORMAT
 from .numbers.rounding import Rounding
 

@@ -7,7 +7,6 @@ from mojo_kernels.cdna4.interleaved.kernel import InterleavedKernel
 from mojo_kernels.cdna4.ping_pong.kernel import PingPongKernel
 from mojo_kernels.cdna4.types import Formats, ProductTypes
 from mojo_kernels.launch.queue import Queue
-from mojo_kernels.numbers.formats import Format
 from mojo_kernels.numbers.rounding import Rounding
 
 comptime BF16 = DType.bfloat16

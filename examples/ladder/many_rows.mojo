@@ -21,7 +21,6 @@ from mojo_kernels.tiles import in_registers
 from shared_tile import (
     Bytes,
     GROUPS,
-    MXFP4,
     ROW_PIECES,
     Rows,
     SIDE,

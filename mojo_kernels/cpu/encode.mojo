@@ -7,7 +7,6 @@ two blocks under E4M3 scales.
 """
 
 from layout import Coord
-from std.memory import bitcast
 
 from ..numbers.decode import decode, decode_scaled
 from ..numbers.elements import Element

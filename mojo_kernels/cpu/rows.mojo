@@ -13,7 +13,6 @@ from ..layouts import (
 )
 from ..numbers.floats import FLOAT_TYPES, round_product_to, round_to
 from ..numbers.formats import Format
-from ..numbers.packing import ROOM
 from ..numbers.rounding import Rounding
 from ..numbers.scales import Scale
 from ..operands import Flat, Matrix, Operand, flat, matrix, store_bytes
@@ -87,7 +86,7 @@ struct QuantizeScaledRows[format: Format, dtype: DType](Work):
 
     def _quantize(self, first_row: Int, last_row: Int, first: Int, last: Int):
         """Quantizes a block."""
-        var scale = Float32()
+        var scale: Float32
         if Self.format.scale == Scale.E4M3 and self.tensor_scales != 0:
             var given = flat[DType.float32](self.tensor_scales, self.out.shape.rows)
             scale = given.load[width=1](Coord(first_row))

@@ -13,8 +13,8 @@ A CTA computes 128 columns of C, or 64 hidden numbers of gates and ups, for the 
     grouped      those of a list                 as `persistent`, or by parities as these, or with a gate
 
 Weights are MXFP4, or NVFP4 under activations that are kept: then sums meet tensor scales before the
-epilogue. Stages go on from one tile to the next: those of the next one fill during the epilogue. A is ready as
-bfloat16, and read again as it came in the fallback, for what bfloat16 cannot hold:
+epilogue. Stages go on from one tile to the next: those of the next one fill during the epilogue. A is
+ready as bfloat16, and read again as it came in the fallback, for what bfloat16 cannot hold:
 
     product    stages of
     dense      [tile of rows, step], whole tiles

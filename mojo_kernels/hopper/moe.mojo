@@ -19,7 +19,7 @@ from ..experts import Experts, ExpertsProblem, GroupedProblem
 from ..launch.queue import Queue, device_pointer
 from ..numbers.gates import Gate
 from ..numbers.scales import Scale
-from ..problem import Known, Left, may_be
+from ..problem import Known, Left
 from ..routing.groups import Groups
 from ..routing.slots import Slots
 from ..simt import experts as portable

@@ -208,7 +208,7 @@ def quantize_e4m3_rows[
     if row >= Int(rows):
         return
     var source, num_chunks = rows_of(x, Int(row_stride)), Int(k) // CHUNK
-    var tensor_scale = Float32()
+    var tensor_scale: Float32
     if are_given != 0:
         tensor_scale = flat_of(tensor_scales)[row]
     else:

@@ -26,7 +26,7 @@ from ..schedule.clusters import GridRows
 from ..schedule.tiles import Tile
 from .codec import ANY_BITS, BLOCK, CHUNK_WORDS, ChunkWords, Codes
 from .codec import first_run_of_chunk, unpack, words_of_runs
-from .host import BFLOAT16, CHUNK, FLOAT16, VECTOR_BYTES
+from .host import BFLOAT16, FLOAT16, VECTOR_BYTES
 
 comptime NO_END = Int.MAX
 """Stands for a size that nobody asks for."""

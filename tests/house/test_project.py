@@ -302,6 +302,30 @@ def test_every_import_of_ours_leads_to_a_file():
             assert target.is_dir() or target.with_suffix(".mojo").is_file(), f"{path}: {module}"
 
 
+IMPORT = re.compile(r"^ *from ([.\w]+) import (\([^)]*\)|.*)", re.MULTILINE)
+DOCSTRING = re.compile(r'"""[\s\S]*?"""')
+
+
+def names_imported(text: str) -> set[tuple[str, str]]:
+    """Returns the last part of a module and the name, of all that a Mojo file imports by name."""
+    found = set()
+    for module, names in IMPORT.findall(text):
+        for name in re.sub(r"#.*", "", names).strip("()\n ,").split(","):
+            found.add((module.rpartition(".")[2], name.split(" as ")[-1].strip()))
+    return found
+
+
+def test_mojo_files_use_what_they_import():
+    tracked = (path for path in tracked_files() if path.suffix == ".mojo")
+    code = {path: DOCSTRING.sub("", path.read_text()) for path in tracked}
+    handed_on = set().union(*map(names_imported, code.values()))
+    for path, text in code.items():
+        used = set(re.findall(r"\w+", re.sub(r"#.*", "", IMPORT.sub("", text))))
+        idle = {name for _, name in names_imported(text)} - used
+        idle -= {name for name in idle if (path.stem, name) in handed_on}
+        assert path.stem == "__init__" or not idle, f"{path.relative_to(ROOT)}: {sorted(idle)}"
+
+
 def test_mojo_imports_point_one_way():
     graph = {path: mojo_imports(path) - {path} for path in MOJO_FILES}
     assert len(list(TopologicalSorter(graph).static_order())) == len(MOJO_FILES)

@@ -11,7 +11,6 @@ from std.math import align_up, ceildiv, sqrt
 from ...experts import ExpertsProblem
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
-from ...problem import ANY
 from ..chip import CUS, TILE, WORD_BYTES
 from ..streaming.shape import StreamingShape
 from ..arguments import OrderedRows

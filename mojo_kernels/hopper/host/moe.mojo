@@ -4,10 +4,11 @@
     rs_e5m2, rs_e4m3    activations of MXFP4 or MXFP8, results of two bytes
     rs_bf16             the others: activations kept, or results of four bytes
 
-Weights are MXFP4, preshuffled for CUDA, or NVFP4 where activations are kept; activations are floats, kept
-or rounded to an MX format. All else is for the portable kernels. The host knows rows and experts, not who
-has how many: tiles are as high as experts with twice their share of the rows want, so that weights are decoded once; of few
-rows, tiles have room for what most experts get if ids are drawn at random.
+Weights are MXFP4, preshuffled for CUDA, or NVFP4 where activations are kept; activations are floats,
+kept or rounded to an MX format. All else is for the portable kernels. The host knows rows and experts,
+not who has how many: tiles are as high as experts with twice their share of the rows want, so that
+weights are decoded once; of few rows, tiles have room for what most experts get if ids are drawn at
+random.
 """
 
 from std.math import align_up, ceildiv

@@ -3,7 +3,6 @@
 All are exact. Sums of a column of C meet its tensor scale in the end, which is read where it lies.
 """
 
-from ...launch.queue import KernelStruct
 from ...layouts import PreshuffledCuda
 from ...problem import Problem
 from ...simt.arguments import Activations, Result, Weights

@@ -9,7 +9,6 @@ from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dep
 from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
 
-from ...numbers.scales import Scale
 from ...routing.slots import NO_EXPERT
 from ...simt.arguments import Activations, ExpertWeights, Result
 from ..codec import any_overflows

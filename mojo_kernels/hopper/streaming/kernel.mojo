@@ -16,9 +16,9 @@ Grouped: persistent CTAs have tiles of up to 32 rows of one expert, those of a r
                         the way before this one ends
     reduce              some warps, while the others go on with the next tile
 
-Weights are MXFP4, or NVFP4 under activations that are kept: then a warp's sums meet tensor scales before
-they are reduced. Dense is grouped with one group and one tile; `cta` has what differs. A layer of experts launches a product
-with a gate, one without, and the sums of slots.
+Weights are MXFP4, or NVFP4 under activations that are kept: then a warp's sums meet tensor scales
+before they are reduced. Dense is grouped with one group and one tile; `cta` has what differs. A layer
+of experts launches a product with a gate, one without, and the sums of slots.
 """
 
 from layout import Coord

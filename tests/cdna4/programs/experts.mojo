@@ -23,7 +23,7 @@ from mojo_kernels.cdna4.types import Formats, KEPT, ProductTypes, name_of
 from mojo_kernels.experts import Experts, ExpertsProblem, GroupedProblem, Routing
 from mojo_kernels.launch.assembler import Assembler
 from mojo_kernels.launch.recorder import Recorder
-from mojo_kernels.layouts import OperandShape, PreshuffledCdna4, code_rows, scale_blocks, scale_rows
+from mojo_kernels.layouts import OperandShape, PreshuffledCdna4, code_rows, scale_rows
 from mojo_kernels.numbers.floats import float_code
 from mojo_kernels.numbers.formats import Format
 from mojo_kernels.numbers.gates import Gate

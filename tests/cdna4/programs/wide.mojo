@@ -8,7 +8,7 @@ encoded already; any K.
 from std.os import abort
 from std.python import PythonObject
 
-from named import BF16, F16, F32, show_linear, show_matmul
+from named import F16, F32, show_linear, show_matmul
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, Visitor

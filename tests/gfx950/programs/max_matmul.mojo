@@ -4,7 +4,7 @@ The kernel is the installed platform's, not ours: the simulator's tests run it a
 that its authors did not write. The order of the tilings is `TILINGS` of support.py.
 """
 
-from layout import Coord, Idx, TileTensor
+from layout import Idx, TileTensor
 from layout.tile_layout import row_major
 from linalg.matmul.gpu.amd.block_scaled_matmul_amd import BlockScaledMatmulAMD
 from max.gpu.host.compile import _compile_code, get_gpu_target
