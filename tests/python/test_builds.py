@@ -60,18 +60,19 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_not_as_it_was_made_is_made_anew_and_that_is_said(cache, capfd, damage):
+def test_what_is_not_as_it_was_made_is_made_anew_and_that_is_said(cache, caplog, damage):
     made = []
     build = build_of(made=made)
     target = build.find_or_make(cache)
     target.write_bytes(DAMAGES[damage](CONTENT))
-    capfd.readouterr()
+    assert not caplog.records
     assert build.find_or_make(cache).read_bytes() == CONTENT
     assert len(made) == 2
-    assert f"{target} is not what was built" in capfd.readouterr().err
+    (warning,) = caplog.messages
+    assert f"{target} is not what was built" in warning
     assert build.find_or_make(cache).read_bytes() == CONTENT
     assert len(made) == 2
-    assert capfd.readouterr().err == ""
+    assert caplog.messages == [warning]
 
 
 def test_a_file_without_its_mark_is_made_anew(cache):

@@ -85,6 +85,7 @@ def cache(tmp_path):
 def built(tmp_path_factory):
     """Returns a cache that has the module of the stand-in as it is at first, and what was said."""
     with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as said:
+        patch.setattr(_builds.LOG, "propagate", False)  # pytest has set up a log.
         package = make_sources(tmp_path_factory.mktemp("built"), patch)
         cache = package.parent / "cache"
         native.find_or_build(cache)
@@ -447,16 +448,20 @@ def test_without_the_variable_the_cache_is_the_users(sources, tmp_path, monkeypa
     assert path.parent.parent == tmp_path / "home" / "mx_kernels"
 
 
-def test_a_failed_build_shows_the_compilers_words_and_leaves_nothing(sources, cache, capfd):
+def test_a_failed_build_shows_the_compilers_words_and_leaves_nothing(sources, cache, caplog):
     module_of(sources).write_text("def broken(\n")
+    caplog.set_level("INFO", logger="mx_kernels")
     with pytest.raises(_builds.NativeBuildError) as raised:
         native.find_or_build(cache)
     text = str(raised.value)
     assert text.startswith("the Mojo compiler failed")
     assert "$ mojo build --emit shared-lib" in text
     assert f"{module_of(sources)}:1:" in text
-    assert "failed after" in capfd.readouterr().err
     assert [path.name for path in cache.rglob("*") if path.is_file()] == [f"{key_at()}.lock"]
+    begun, ended = caplog.records
+    assert begun.message.startswith("compiling the kernels for this machine, once, into ")
+    assert re.fullmatch(re.escape(begun.message) + r": failed after \d+\.\d s", ended.message)
+    assert [begun.levelname, ended.levelname] == ["INFO", "WARNING"]
 
 
 @pytest.mark.deep

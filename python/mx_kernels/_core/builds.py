@@ -23,6 +23,7 @@ import errno
 import fcntl
 import hashlib
 import importlib.metadata
+import logging
 import os
 import re
 import shutil
@@ -211,7 +212,7 @@ class Build:
             if self.is_whole(cache):
                 return target
             if self.is_there(cache) and not is_quiet:
-                say(f"{target} is not what was built: cut or changed, or its mark is missing")
+                warn(f"{target} is not what was built: cut or changed, or its mark is missing")
             cache.mkdir(mode=0o755, parents=True, exist_ok=True)
             target.parent.mkdir(mode=0o755, exist_ok=True)
             self.is_there(cache)  # Nothing is written where others can write.
@@ -394,23 +395,39 @@ def _leave_locks() -> None:
 os.register_at_fork(after_in_child=_leave_locks)
 
 
-def say(what: str) -> None:
-    """Says something on stderr, in a line."""
-    print(f"mx_kernels: {what}", file=sys.stderr, flush=True)
+LOG = logging.getLogger("mx_kernels")
+"""Gets builds and waits at level INFO, what went wrong at WARNING."""
+
+
+def warn(what: str) -> None:
+    """Says something in a line: in the log where a program has set one up, else on stderr."""
+    if LOG.hasHandlers():
+        LOG.warning("%s", what)
+    else:
+        print(f"mx_kernels: {what}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def one_line(doing: str) -> Iterator[None]:
-    """Says on stderr what is going on and, at the end of the same line, how long it took."""
+    """Says what is going on and, when it is over, how long it took.
+
+    On stderr that is one line; a log has a record at the begin and one at the end.
+    """
     start = time.perf_counter()
-    outcome = "failed"
-    print(f"mx_kernels: {doing} ... ", end="", file=sys.stderr, flush=True)
+    outcome, is_logged = "failed", LOG.hasHandlers()
+    if is_logged:
+        LOG.info("%s", doing)
+    else:
+        print(f"mx_kernels: {doing} ... ", end="", file=sys.stderr, flush=True)
     try:
         yield
         outcome = "done"
     finally:
-        seconds = time.perf_counter() - start
-        print(f"{outcome} after {seconds:.1f} s", file=sys.stderr, flush=True)
+        ended = f"{outcome} after {time.perf_counter() - start:.1f} s"
+        if is_logged:
+            LOG.log(logging.INFO if outcome == "done" else logging.WARNING, "%s: %s", doing, ended)
+        else:
+            print(ended, file=sys.stderr, flush=True)
 
 
 def compile_mojo(sources: Sources, command: Sequence[str], arguments: Sequence[str] = ()) -> str:
