@@ -1,6 +1,6 @@
 """The command line: what is here, compiling ahead of time, which kernel, and checkpoints.
 
-    python -m mx_kernels info                what this machine has and uses
+    python -m mx_kernels doctor              what this machine has, and what is wrong with it
     python -m mx_kernels build               compile the kernels now, for an image say
     python -m mx_kernels explain M N K       which kernel a product gets, and why
     python -m mx_kernels convert IN OUT      a checkpoint in another form, quantized on the way
@@ -10,9 +10,13 @@ Exit code 2 means that the input was wrong; a sentence says what.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
@@ -68,22 +72,79 @@ def main(
     """MX quantization and block-scaled matrix multiplication: builds, kernels, checkpoints."""
 
 
+VARIABLES = (
+    "MX_KERNELS_CACHE", "MX_KERNELS_CPU", "MX_KERNELS_NATIVE", "MX_KERNELS_PLANS",
+    "MX_KERNELS_GPU", "MX_KERNELS_CUDA_PLAN", "MX_KERNELS_ACTIVATIONS",
+)  # fmt: skip
+"""Environment variables of ours; docs/pages/install.md says what each names."""
+LIBRARIES = ("torch", "numpy", "ml_dtypes", "transformers", "vllm", "gguf")
+"""Whose versions a bug report needs, besides the compiler's."""
+
+
 @app.command()
-def info() -> None:
-    """Print versions, the CPU's level, devices, and where compiled kernels are kept."""
-    with _explained():
-        level, cache = _levels.pick(), _builds.cache_folder()
+def doctor() -> None:
+    """Print what a bug report needs; exit code 1 if something is wrong, which a line names."""
+    wrong = list(_what_is_wrong())
     rows = {
-        "mx_kernels": mx_kernels.__version__,
+        "mx_kernels": f"{mx_kernels.__version__}, {Path(mx_kernels.__file__).parent}",
+        "Python": f"{platform.python_version()}, {platform.platform()}",
         "compiler": _compiler(),
-        "torch": torch.__version__,
-        "CPU level": f"{level.name}, of {', '.join(one.name for one in _levels.here())}",
+        "C linker": next(filter(None, map(shutil.which, _builds.LINKERS)), "none"),
+        "libraries": ", ".join(filter(None, map(_version_of, LIBRARIES))),
+        "CPU": f"{_levels.model()}, {os.cpu_count()} threads",
+        "CPU levels": ", ".join(one.name for one in _levels.here()),
         "GPUs": "; ".join(_gpus()) or "none that torch sees",
-        "cache": cache,
-        "CPU kernels": _cpu_state(),
+        "cache": _asked(_builds.cache_folder),
+        "CPU kernels": _asked(_cpu_state),
     }
+    rows |= {name: value for name, value in os.environ.items() if name.startswith("MX_KERNELS_")}
     for name, value in rows.items():
-        console.print(f"{name:12}{value}", highlight=False, markup=False)
+        console.print(f"{name:12} {value}", highlight=False, markup=False)
+    for problem in wrong:
+        errors.print(f"wrong: {problem}", style="red", markup=False)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _asked(question: Callable[[], object]) -> object:
+    """Returns an answer, or what it is that prevents one."""
+    try:
+        return question()
+    except (ValueError, _builds.NativeBuildError) as error:
+        return error
+
+
+def _version_of(library: str) -> str:
+    """Returns the name and version of what is installed."""
+    with suppress(PackageNotFoundError):
+        return f"{library} {version(library)}"
+    return ""
+
+
+def _what_is_wrong() -> Iterator[str]:
+    """Yields a sentence for each thing that would end a call."""
+    for name in os.environ:
+        if name.startswith("MX_KERNELS_") and name not in VARIABLES:
+            yield f"{name} is set, which nothing reads; expected {', '.join(VARIABLES)}"
+    try:
+        _levels.pick()
+        cache = _builds.cache_folder()
+        extensions = [native.cpu_extension(), native.plans_extension()]
+        given = [one for one in extensions if os.environ.get(one.variable)]
+        for extension in given:
+            path = os.environ[extension.variable]
+            if why_not := native.objection(_builds.absolute(path, extension.variable), extension):
+                yield f"{extension.variable}={path}: got {why_not}"
+        if given == extensions:
+            return
+        _builds.toolchain()
+        if not any(map(shutil.which, _builds.LINKERS)):
+            yield f"no C linker on PATH; expected {' or '.join(_builds.LINKERS)}"
+        there = next(path for path in (cache, *cache.parents) if path.exists())
+        if not os.access(there, os.W_OK):
+            yield f"cannot write {there}; set MX_KERNELS_CACHE to a folder that you can write"
+    except (ValueError, _builds.NativeBuildError) as error:
+        yield str(error)
 
 
 def _compiler() -> str:

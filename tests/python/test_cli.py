@@ -1,7 +1,10 @@
 """Claims about `python -m mx_kernels`: what a user types, what they get, and how errors read."""
 
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +12,9 @@ from typer.testing import CliRunner
 
 import mx_kernels as mx
 from mx_kernels._core import builds, levels, native
-from mx_kernels.cli import app
+from mx_kernels.cli import VARIABLES, app
+
+VARIABLE = re.compile(r"MX_KERNELS_[A-Z_]+[A-Z]")
 
 
 def command(*arguments, code=0):
@@ -34,10 +39,33 @@ def test_a_missing_library_gets_one_sentence(library):
     assert (done.returncode, done.stderr.strip()) == (1, wanted)
 
 
-def test_info_says_what_is_here():
-    text = command("info")
+def test_doctor_says_what_is_here():
+    text = command("doctor")
     for word in (mx.__version__, torch.__version__, levels.pick().name, builds.cache_folder()):
         assert str(word) in text
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "sentence"),
+    [
+        ("MX_KERNELS_CPU", "avx9", "MX_KERNELS_CPU must be one of avx512_bf16, "),
+        ("MX_KERNELS_CACHE", "/proc/cache", "wrong: cannot write /proc; set MX_KERNELS_CACHE to"),
+        ("MX_KERNELS_CACHES", "/tmp", "MX_KERNELS_CACHES is set, which nothing reads; expected "),
+        ("MX_KERNELS_NATIVE", "/none.so", "MX_KERNELS_NATIVE=/none.so: got "),
+        ("PATH", "/none", "wrong: no C linker on PATH; expected cc or gcc or clang"),
+    ],
+)
+def test_doctor_names_what_is_wrong(monkeypatch, variable, value, sentence):
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != Path("/proc"))
+    monkeypatch.setenv(variable, value)
+    assert sentence in command("doctor", code=1)
+
+
+def test_every_variable_of_ours_is_known_and_on_a_page():
+    package = Path(mx.__file__).parent
+    named = {name for path in package.rglob("*.py") for name in VARIABLE.findall(path.read_text())}
+    page = (package.parents[1] / "docs" / "pages" / "install.md").read_text()
+    assert named == set(VARIABLES) == set(re.findall(r"^\| `(MX_KERNELS_\w+)`", page, re.MULTILINE))
 
 
 def test_build_prints_the_paths_of_the_modules_that_are_used():

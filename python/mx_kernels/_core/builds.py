@@ -46,6 +46,7 @@ KEPT_SECONDS = 24 * 3600
 """What was used since is never removed: another process may be about to open it."""
 SCRATCH = ".build-"
 """What the names of folders begin with in which files are made."""
+LINKERS = ("cc", "gcc", "clang")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 PR_SET_PDEATHSIG = 1
 IMPORT = re.compile(
@@ -520,7 +521,7 @@ def _explain(command: Sequence[str], output: str) -> str:
             "the disk is full; free some space, or set MX_KERNELS_CACHE and TMPDIR to folders on "
             "another one"
         )
-    elif not any(shutil.which(linker) for linker in ("cc", "gcc", "clang")):
+    elif not any(shutil.which(linker) for linker in LINKERS):
         cause = (
             "there is no C linker on PATH, which the Mojo compiler needs; install one "
             "(Debian and Ubuntu: apt install gcc; Fedora: dnf install gcc)"

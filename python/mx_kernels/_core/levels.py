@@ -18,6 +18,7 @@ import hashlib
 import os
 import platform
 from dataclasses import dataclass
+from pathlib import Path
 
 _AVX2 = ("avx2", "fma", "bmi1", "bmi2", "f16c", "movbe")
 _VNNI = ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni", *_AVX2)
@@ -63,16 +64,27 @@ NATIVE = Level("native", (), frozenset())
 
 
 @functools.cache
+def _cpu_info() -> dict[str, str]:
+    """Returns what Linux says of the first core."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].splitlines()
+    except OSError:
+        return {}
+    fields = (line.partition(":") for line in lines)
+    return {name.strip(): value.strip() for name, _, value in fields}
+
+
+@functools.cache
 def cpu_flags() -> frozenset[str]:
     """Returns the instruction sets of this CPU, as Linux names them."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as info:
-            for line in info:
-                if line.startswith(("flags", "Features")):
-                    return frozenset(line.partition(":")[2].split())
-    except OSError:
-        pass
-    return frozenset()
+    return frozenset((_cpu_info().get("flags") or _cpu_info().get("Features", "")).split())
+
+
+def model() -> str:
+    """Returns the CPU's name, with its family and model where it has them."""
+    info = _cpu_info()
+    numbers = [f"{name} {info[name]}" for name in ("cpu family", "model") if name in info]
+    return ", ".join([info.get("model name", platform.machine()), *numbers])
 
 
 def here() -> list[Level]:
