@@ -14,6 +14,8 @@ from bench.rows import OURS, ModelRow, Row
 from bench.shapes import QUANTIZE_SHAPE
 from bench.targets import QUANTIZERS
 
+MADE_ON = "Zen 4 and Zen 5 (AVX-512 BF16)"
+"""The CPUs whose measurements the goals of a CPU come from."""
 FOUR_BIT_PEERS = ("MAX Q4_0", "ONNX Runtime", "llama.cpp MXFP4", "llama.cpp Q4_0")
 LARGE = ((64, 7168, 2048), (256, 3072, 1536), (512, 4096, 4096))
 MEDIUM = ((16, 2112, 7168), (32, 4096, 512), (32, 2880, 512))

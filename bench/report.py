@@ -92,6 +92,35 @@ def operation_tables(rows: Sequence[Row]) -> list[Table]:
     ]
 
 
+def nearest_table(rows: Sequence[Row]) -> Table:
+    """One line for each of our products, with the peer as accurate that comes nearest to it."""
+    peers: dict[tuple, list[Row]] = {}
+    for row in rows:
+        if row.system != OURS and row.times_ours is not None:
+            peers.setdefault((row.op, row.threads, row.shape), []).append(row)
+    cells = []
+    for row in rows:
+        if row.system != OURS or row.op not in OPS:
+            continue
+        others = peers.get((row.op, row.threads, row.shape), [])
+        nearest = min(others, key=lambda peer: peer.times_ours, default=None)
+        line = [
+            f"{row.op} {' x '.join(str(size) for size in row.shape if size)}",
+            str(row.threads or ""), _time(row.time_us_median), f"{_rate(row.rate)} {row.rate_unit}",
+            f"{row.times_roofline:.2f}", _error(row),
+        ]  # fmt: skip
+        if nearest:
+            behind = sum(peer.times_ours >= 1 for peer in others)
+            line += [f"{nearest.times_ours:.2f}", nearest.system, _error(nearest)]
+            line.append(f"{behind} of {len(others)}")
+        cells.append([*line, *[""] * (10 - len(line))])
+    headings = [
+        "operation", "threads", "us", "rate", "x roofline", "error", "times faster", "than",
+        "its error", "behind us",
+    ]  # fmt: skip
+    return Table(f"{OURS} and the peer that comes nearest; median us", headings, cells)
+
+
 def _operation_table(op: str, threads: int, rows: Sequence[Row], beside: Sequence[Row]) -> Table:
     """Draws the rows of an operation; `beside` are ours of another mode, a system like others."""
     ours = [row for row in rows if row.system == OURS]
@@ -173,21 +202,30 @@ def model_table(rows: Sequence[ModelRow]) -> Table:
     return Table(title, headings, cells)
 
 
-def goal_table(goals: Sequence[Goal]) -> Table:
-    """Every promise, what was measured, and whether it is kept."""
+def goal_table(goals: Sequence[Goal], made_on: str = "") -> Table:
+    """The promises that are not kept, and how many are.
+
+    Args:
+        goals: all of them.
+        made_on: the devices for which they were made.
+    """
     cells = [
         [
             goal.text,
             str(goal.threads),
             f"{goal.measured:.2f}",
             f"{'<=' if goal.at_most else '>='} {goal.wanted:.3g}",
-            "yes" if goal.reached else "NO",
         ]
         for goal in goals
+        if not goal.reached
     ]
-    kept = sum(goal.reached for goal in goals)
-    title = f"Goals: {kept} of {len(goals)} reached"
-    return Table(title, ["goal", "threads", "measured", "wanted", "reached"], cells)
+    title = f"Goals{made_on and f', made on {made_on}'}: {len(goals) - len(cells)} of {len(goals)}"
+    title += " reached; missed:" if cells else " reached"
+    return Table(title, ["goal", "threads", "measured", "wanted"], cells)
+
+
+def _error(row: Row) -> str:
+    return "" if row.error_own_weights is None else f"{row.error_own_weights:.2%}"
 
 
 def full_text(rows: Sequence[Row], model_rows: Sequence[ModelRow]) -> str:

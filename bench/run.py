@@ -25,7 +25,7 @@ import typer
 from rich.console import Console
 
 from bench import device, experts, report, sweep, targets
-from bench.goals import check_goals, check_model_goals
+from bench.goals import MADE_ON, check_goals, check_model_goals
 from bench.plot import plot_linear, plot_sweep
 from bench.rows import ModelRow, Origin, Row, write_csv
 from bench.shapes import NAMED_SHAPES, QUICK_SHAPES
@@ -34,6 +34,8 @@ from bench.worker import plan_to_json
 
 DEFAULT_MAX_THREADS = 2
 FULL_BUDGET_S, QUICK_BUDGET_S = 4.0, 0.2
+PREPARING_S = 20.0
+"""Of a shape, for all peers: what one took on two cores of an AMD EPYC (family 25)."""
 BUSY_LOAD = 1.0
 """Load average above which other work probably takes cores away from the benchmark."""
 MIN_CONSOLE_WIDTH = 170
@@ -89,6 +91,10 @@ def main(
 
     if (load := os.getloadavg()[0]) > BUSY_LOAD:
         console.print(f"load average {load:.1f}: other work runs here, expect noise")
+
+    if not quick:
+        seconds = sum(len(plan.shapes) * (plan.budget_s + PREPARING_S) for plan in plans)
+        console.print(f"about {seconds / 60:.0f} minutes, with --quick one")
 
     findings = Findings()
     for plan in plans:
@@ -254,7 +260,7 @@ def worker_events(plan: targets.Plan) -> Iterator[tuple[str, object]]:
 
 
 def show(findings: Findings, target: str, console: Console) -> None:
-    """Prints every table."""
+    """Prints a line for each measured operation, and the goals that were missed."""
     rows = findings.rows
     if target == targets.SWEEP:
         curves = sweep.summarize(rows)
@@ -262,13 +268,12 @@ def show(findings: Findings, target: str, console: Console) -> None:
     elif target == targets.EXPERTS:
         tables, goals = experts.tables(rows), list(experts.check_goals(rows))
     else:
-        tables = [report.machine_table(rows), *report.operation_tables(rows)]
-        tables.append(report.systems_table(rows))
+        tables = [report.machine_table(rows), report.nearest_table(rows)]
         if findings.model_rows:
             tables.append(report.model_table(findings.model_rows))
         goals = check_goals(rows) + check_model_goals(findings.model_rows)
     if goals:
-        tables.append(report.goal_table(goals))
+        tables.append(report.goal_table(goals, "" if target in targets.GPUS else MADE_ON))
     for table in tables:
         console.print(table.to_rich())
     if line := report.overhead_line(rows):

@@ -183,6 +183,30 @@ def test_a_page_keeps_to_modes_with_peers_and_the_full_report_has_every_operatio
     assert "| quantize, us" not in short and "| linear, us" not in short
 
 
+def test_a_terminal_gets_one_line_a_product_with_the_peer_that_comes_nearest():
+    rows = [
+        make_mxint8_row(),
+        *(make_mxint8_row(system=f"peer {t}", times_ours=t) for t in (2.5, 0.9, 1.0)),
+        make_mxint8_row(threads=2, system="peer of two threads", times_ours=0.1),
+        make_row(op="quantize", n=0, m=1, rate_unit="GB/s", error_own_weights=None),
+        make_row(op="machine"),
+    ]
+    first = ["linear mxint8 64 x 7168 x 2048", "1", "100", "18.8 GOP/s", "1.25", "0.88%"]
+    second = ["quantize 1 x 2048", "1", "100", "18.8 GB/s", "1.25", ""]
+    assert report.nearest_table(rows).rows == [
+        [*first, "0.90", "peer 0.9", "0.88%", "2 of 3"],
+        [*second, "", "", "", ""],
+    ]
+
+
+def test_goals_that_are_missed_are_shown_and_the_others_counted():
+    kept, missed = goals.Goal("a", 1, 1.0, 1.0), goals.Goal("b", 2, 0.5, 1.0)
+    table = report.goal_table([kept, missed], goals.MADE_ON)
+    assert table.title == f"Goals, made on {goals.MADE_ON}: 1 of 2 reached; missed:"
+    assert table.rows == [["b", "2", "0.50", ">= 1"]]
+    assert report.goal_table([kept]).title == "Goals: 1 of 1 reached"
+
+
 def test_a_large_rate_is_written_out():
     (table,) = report.operation_tables([make_row(rate=1432.1)])
     assert table.rows[-1][2] == "1432"
