@@ -3,6 +3,7 @@
     rms_norm_quantize, layer_norm_quantize    (x + residual ->) norm -> codes
     gate_quantize                             gates and ups -> hidden numbers -> codes
     mlp                                       a dense MLP: product, gate, product
+    MXNorm                                    an RMS norm as a torch module, for MXLinear behind it
 
 Codes are those that `quantize` makes of the floats that would have been written in between.
 """
@@ -10,11 +11,11 @@ Codes are those that `quantize` makes of the floats that would have been written
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from mx_kernels._core import fused_ops
-from mx_kernels._core.arrays import Array, torch_dtype, watched
+from mx_kernels._core.arrays import Array, intercepted, torch_dtype, watched
 from mx_kernels._core.checks import check_weights
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
 from mx_kernels._core.fused_ops import NormOptions
@@ -210,7 +211,8 @@ def _tensor(codes: Tensor, scales: Tensor, format: str, dtype: torch.dtype) -> M
     if is_compiling():
         return MXTensor(codes, scales, format=format, dtype=dtype)
     shape = (*codes.shape[:-1], facts().formats[format].elements(codes.shape[-1]))
-    return MXTensor._trusted(codes, scales, shape, format=format, dtype=dtype)
+    is_plain = type(codes) is Tensor and not intercepted()
+    return MXTensor._trusted(codes, scales, shape, format=format, dtype=dtype, measure=is_plain)
 
 
 def mlp(
@@ -286,3 +288,40 @@ def mlp(
         activations=activations,
     )
     return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+class MXNorm(nn.Module):
+    """Computes `rms_norm_quantize(x, weight)` where no gradient is wanted, else the norm in floats.
+
+    Args:
+        weight: floats [K].
+        eps: is added to the mean of squares.
+        rounds: where the norm rounds, as in `rms_norm_quantize`: "each" or "result".
+        format: of the codes.
+        rounding: how they are quantized.
+    """
+
+    def __init__(self, weight: Tensor, *, eps: float, rounds: str, format: str, rounding: str):
+        super().__init__()
+        self.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight)
+        self.eps, self.rounds, self.format, self.rounding = eps, rounds, format, rounding
+
+    def forward(self, x: Tensor) -> MXTensor | Tensor:
+        """Returns the codes of normalized rows [..., K]; floats where a gradient is wanted."""
+        weight = self.weight
+        # Of another dtype, transformers' result would have it.
+        is_usual = self.rounds == "result" or weight.dtype == x.dtype
+        wanted = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+        if is_usual and not wanted:
+            rules = {"rounds": self.rounds, "format": self.format, "rounding": self.rounding}
+            return rms_norm_quantize(x, weight, eps=self.eps, **rules)
+        y = x.float()
+        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)
+        if self.rounds == "result":
+            return (weight * y).to(x.dtype)
+        return weight * y.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """Names its numbers in the module's repr."""
+        size = self.weight.shape[0]
+        return f"{size}, eps={self.eps}, rounds={self.rounds}, gives {self.format}, {self.rounding}"

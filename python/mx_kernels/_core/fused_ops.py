@@ -12,6 +12,7 @@ so these operators have none: where the sums of x and its residual want one, tor
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from numbers import Real
 from typing import NamedTuple
 
@@ -27,18 +28,19 @@ from mx_kernels._core.arrays import (
     check_together,
     dtype_name,
     empty,
+    is_common,
     rows_of,
     show,
 )
 from mx_kernels._core.facts import Format, facts
 from mx_kernels._core.gates import GateOptions, check_gate, chosen_gate
-from mx_kernels._core.protocol import Norm, Ups
+from mx_kernels._core.protocol import NO_CODE, Norm, Ups
 from mx_kernels._core.torch_ops import _library, define
 
 ROUNDS = ("each", "result", "none")
 """Where a norm rounds; the position is the code of the extension."""
-_NO_ADDEND = int(np.float32(-0.0).view(np.uint32))
-"""What changes no bit of what it is added to."""
+_NOTHING = None, 0, NO_CODE, 0
+"""What stands for an array that is not there."""
 
 
 class NormOptions(NamedTuple):
@@ -52,7 +54,21 @@ class NormOptions(NamedTuple):
 
 def check_norm(x: Array, weight, bias, residual, options: NormOptions) -> None:
     """Checks what a norm takes beside x, whose rows are checked."""
-    k = x.shape[-1]
+    k, table = x.shape[-1], facts()
+    of_rows, of_k = (x, residual), (weight, bias)
+    arrays = [array for array in (*of_rows, *of_k) if array is not None]
+    if (
+        all(is_common(array, table.dtype_codes) for array in arrays)
+        and {array.get_device() for array in arrays} == {x.get_device()}
+        and (residual is None or (residual.shape == x.shape and residual.dtype == x.dtype))
+        and all(part is None or part.shape == (k,) for part in of_k)
+        and (weight is not None or (bias is None and options.weight_offset == 0))
+        and type(options.eps) is type(options.weight_offset) is float
+        and 0 <= options.eps < math.inf
+        and abs(options.weight_offset) < math.inf
+        and options.rounds in ROUNDS
+    ):
+        return
     for name, array in (("weight", weight), ("bias", bias)):
         if array is None:
             continue
@@ -94,19 +110,15 @@ def norm_quantize(
 ) -> tuple[Tensor, Tensor, Array | None]:
     """Quantizes checked floats behind a norm; returns codes, scales and x + residual, if any."""
     k = x.shape[-1]
-    known = {dtype_name(x), "float32"}
-    parts = [part for part in (weight, bias) if part is not None]
-    if len({dtype_name(part) for part in parts} | known) > len(known) or (
-        len(parts) == 2 and dtype_name(weight) != dtype_name(bias)
-    ):
-        weight, bias = map(_as_float32, (weight, bias))
-    are_float = weight is not None and dtype_name(weight) == "float32"
-    # Of one row, which keeps it contiguous; the owners live until the launch.
-    owners = [rows_of(part, k) if part is not None else (None, 0) for part in (weight, bias)]
-    offset = int(np.float32(options.weight_offset).view(np.uint32))
-    numbers = (np.float64(number).view(np.int64) for number in (options.eps, 1 / k))
+    owners = [rows_of(part, k) if part is not None else _NOTHING for part in (weight, bias)]
+    dtypes = {owner[2] for owner in owners} - {NO_CODE}
+    is_float = dtypes == {facts().dtypes["float32"]}
+    if dtypes and not is_float and dtypes != {facts().dtypes[dtype_name(x)]}:
+        is_float, parts = True, map(_as_float32, (weight, bias))
+        # Of one row, which keeps it contiguous; the owners live until the launch.
+        owners = [rows_of(part, k) if part is not None else _NOTHING for part in parts]
     fixed = int(options.is_centered), ROUNDS.index(options.rounds), owners[0][1], owners[1][1]
-    fixed += int(are_float), offset if options.weight_offset else _NO_ADDEND, *map(int, numbers)
+    fixed += int(is_float), *_bits_of(options.weight_offset, options.eps, k)
     stream, added, added_at, added_stride, stream_at = None, None, 0, 0, 0
     if residual is not None:
         added, added_at, dtype, added_stride = rows_of(residual, k)
@@ -121,6 +133,14 @@ def norm_quantize(
 
     codes, scales = calls.quantize_rows("norm_quantize", x, x.shape, (fmt, rounding, given), rest)
     return codes, scales, stream
+
+
+@lru_cache
+def _bits_of(offset: float, eps: float, k: int) -> tuple[int, int, int]:
+    """Returns the numbers of a norm as a call has them."""
+    numbers = (np.float64(number).view(np.int64) for number in (eps, 1 / k))
+    # What changes no bit of what it is added to, where there is nothing to add.
+    return int(np.float32(offset or -0.0).view(np.uint32)), *map(int, numbers)
 
 
 def _as_float32(array: Array | None) -> Array | None:
