@@ -15,6 +15,7 @@ Hopper's builds on the room of any GPU.
         e2m1.mojo             E2M1 by its tables
         gates.mojo            activations of experts: the table, and gates with their ups
         quotients.mojo        quotients by 1 to 2, without a division
+        norms.mojo            norms of rows: the order of sums, the reciprocal root
     layouts.mojo          every byte order, a diagram each
     operands.mojo         views of the memory that callers hand in
     tiles.mojo            tiles of vectors, in registers and in shared memory
@@ -52,6 +53,7 @@ Hopper's builds on the room of any GPU.
         launch.mojo           from ranges to panels
         quantize.mojo         quantize, dequantize, relayout: their entries
         rows.mojo             the same: their tasks
+        prologue.mojo         rows that are made before they are quantized: norms, gates
         encode.mojo           one block
         scaled_rows.mojo      blocks under float scales, from floats or codes
         matmul.mojo           C in panels: stretches of K, groups of rows

@@ -3,6 +3,8 @@
 Products have `problem.mojo`. Whoever makes a call has checked it.
 """
 
+from .numbers.gates import Gate
+from .numbers.norms import Rounds
 from .numbers.rounding import Rounding
 
 
@@ -21,6 +23,51 @@ struct QuantizeCall(TrivialRegisterPassable):
     var scales: Int
     var tensor_scales: Int
     """Address of a float32 for each row, for E4M3 scales; 0 to have them from the floats."""
+
+
+@fieldwise_init
+struct Norm(TrivialRegisterPassable):
+    """What becomes of the rows of a `QuantizeCall` first: see `numbers.norms`."""
+
+    var is_centered: Bool
+    """Whether the mean is taken off: a layer norm, else an RMS norm."""
+    var rounds: Rounds
+    var weight: Int
+    """Address of k numbers, or 0."""
+    var bias: Int
+    """Address of k numbers of the weight's type, or 0."""
+    var weights_are_float: Bool
+    """Whether both are float32, and not of the type of the rows."""
+    var offset: Float32
+    """What is added to the weight."""
+    var eps: Float64
+    var inv_k: Float64
+    var residual: Int
+    """Address of rows that are added first, or 0."""
+    var residual_stride: Int
+    var stream: Int
+    """Where those sums are written, contiguous, if there are such."""
+
+
+@fieldwise_init
+struct NormQuantizeCall(TrivialRegisterPassable):
+    """Floats [rows, k] through a norm to a plain operand."""
+
+    var call: QuantizeCall
+    var norm: Norm
+
+
+@fieldwise_init
+struct GateQuantizeCall(TrivialRegisterPassable):
+    """Gates and ups [rows, k] to hidden numbers of their type in a plain operand."""
+
+    var call: QuantizeCall
+    """Its values are gates; both in turns, [rows, 2 * k], where these are interleaved; ups alone
+    where the activation has no gate."""
+    var gate: Gate
+    var ups: Int
+    """Address of the ups that are not among the values."""
+    var up_stride: Int
 
 
 @fieldwise_init

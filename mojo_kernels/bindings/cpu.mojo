@@ -2,7 +2,7 @@
 
 A module has everything, or a part, which is compiled sooner:
 
-                        tables, explain_cpu, quantize, dequantize, relayout and the products
+                        tables, explain_cpu, quantizers, dequantize, relayout and the products
     -D KERNEL=0         all of that but products
     -D KERNEL=k         products alone, of kernel k in `cpu.dispatch`, with weights of
     -D RIGHT=f          format f; of all formats without it
@@ -22,7 +22,9 @@ from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
     read_experts,
+    read_gate_quantize,
     read_grouped,
+    read_norm_quantize,
     read_problem,
     read_quantize,
     read_relayout,
@@ -32,6 +34,7 @@ from mojo_kernels.bindings.record import Record, Records
 from mojo_kernels.cpu import dispatch as cpu
 from mojo_kernels.cpu.panel import PANEL_COLUMNS
 from mojo_kernels.cpu.experts import multiply_experts, multiply_grouped
+from mojo_kernels.cpu.prologue import run_gate_quantize, run_norm_quantize
 from mojo_kernels.cpu.quantize import run_dequantize, run_quantize, run_relayout
 from mojo_kernels.cpu.threads import OpenMPTeam
 from mojo_kernels.layouts import LAYOUTS, OperandLayout
@@ -168,6 +171,30 @@ def py_quantize(arguments: PythonObject) raises:
         raise unknown("element type or format", call.format)
 
 
+def py_norm_quantize(arguments: PythonObject) raises:
+    """Quantizes rows behind a norm on a team."""
+    var args = Arguments(arguments)
+    var call = read_norm_quantize(args)
+    var team = read_team(args)
+    var is_known: Bool
+    with GILReleased(Python()):
+        is_known = run_norm_quantize(call, team)
+    if not is_known:
+        raise unknown("element type or format", call.call.format)
+
+
+def py_gate_quantize(arguments: PythonObject) raises:
+    """Quantizes hidden numbers of gates and ups on a team."""
+    var args = Arguments(arguments)
+    var call = read_gate_quantize(args)
+    var team = read_team(args)
+    var is_known: Bool
+    with GILReleased(Python()):
+        is_known = run_gate_quantize(call, team)
+    if not is_known:
+        raise unknown("element type or format", call.call.format)
+
+
 def py_dequantize(arguments: PythonObject) raises:
     """Decodes on a team."""
     var args = Arguments(arguments)
@@ -233,6 +260,8 @@ def PyInit__mx_kernels_native() abi("C") -> PythonObject:
             module.def_function[kernel_of]("kernel_of")
             module.def_function[explain_cpu]("explain_cpu")
             module.def_function[py_quantize]("quantize")
+            module.def_function[py_norm_quantize]("norm_quantize")
+            module.def_function[py_gate_quantize]("gate_quantize")
             module.def_function[py_dequantize]("dequantize")
             module.def_function[py_relayout]("relayout")
         comptime if HAS_PRODUCTS:

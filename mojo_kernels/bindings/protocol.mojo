@@ -11,8 +11,10 @@ from std.memory import bitcast
 from std.python import Python, PythonObject
 
 from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
+from ..calls import GateQuantizeCall, Norm, NormQuantizeCall
 from ..experts import Experts, ExpertsProblem, GroupedProblem, Routing
 from ..numbers.gates import Gate
+from ..numbers.norms import Rounds
 from ..numbers.rounding import Rounding
 from ..problem import Left, LeftKind, Problem, Result, Right
 
@@ -111,6 +113,15 @@ def read_grouped(mut args: Arguments) raises -> GroupedProblem:
     )
 
 
+def _read_gate(mut args: Arguments) raises -> Gate:
+    return Gate(
+        code=args.next(),
+        interleaved=args.next() != 0,
+        limit=bitcast[DType.float32](UInt32(args.next())),
+        alpha=bitcast[DType.float32](UInt32(args.next())),
+    )
+
+
 def read_experts(mut args: Arguments) raises -> ExpertsProblem:
     """Reads what `multiply_experts` takes."""
     return ExpertsProblem(
@@ -125,12 +136,7 @@ def read_experts(mut args: Arguments) raises -> ExpertsProblem:
             tokens=args.next(),
             slots=args.next(),
         ),
-        gate=Gate(
-            code=args.next(),
-            interleaved=args.next() != 0,
-            limit=bitcast[DType.float32](UInt32(args.next())),
-            alpha=bitcast[DType.float32](UInt32(args.next())),
-        ),
+        gate=_read_gate(args),
         values=args.next(),
         dtype=args.next(),
         width=args.next(),
@@ -151,6 +157,37 @@ def read_quantize(mut args: Arguments) raises -> QuantizeCall:
         codes=args.next(),
         scales=args.next(),
         tensor_scales=args.next(),
+    )
+
+
+def read_norm_quantize(mut args: Arguments) raises -> NormQuantizeCall:
+    """Reads what `norm_quantize` takes."""
+    return NormQuantizeCall(call=read_quantize(args), norm=_read_norm(args))
+
+
+def _read_norm(mut args: Arguments) raises -> Norm:
+    return Norm(
+        is_centered=args.next() != 0,
+        rounds=Rounds(args.next()),
+        weight=args.next(),
+        bias=args.next(),
+        weights_are_float=args.next() != 0,
+        offset=bitcast[DType.float32](UInt32(args.next())),
+        eps=bitcast[DType.float64](Int64(args.next())),
+        inv_k=bitcast[DType.float64](Int64(args.next())),
+        residual=args.next(),
+        residual_stride=args.next(),
+        stream=args.next(),
+    )
+
+
+def read_gate_quantize(mut args: Arguments) raises -> GateQuantizeCall:
+    """Reads what `gate_quantize` takes."""
+    return GateQuantizeCall(
+        call=read_quantize(args),
+        gate=_read_gate(args),
+        ups=args.next(),
+        up_stride=args.next(),
     )
 
 

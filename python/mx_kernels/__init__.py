@@ -8,6 +8,9 @@
     matmul                        MXTensor @ MXTensor.T
     linear                        floats @ MXTensor.T in one call, quantized on the fly or kept
     grouped_linear, moe           the same with one of several matrices for each row: experts
+    rms_norm_quantize, layer_norm_quantize, gate_quantize
+                                  norms and gates whose results are quantized at once
+    mlp                           a dense MLP: product, gate, product
     MXLinear, MXExperts           the same as torch modules
     convert, conversion_report    a whole model's layers at once, and what became of each
     explain                       which kernel a shape gets on a device, and why
@@ -28,6 +31,7 @@ from mx_kernels.checkpoints import load, save
 from mx_kernels.conversion import conversion_report, convert
 from mx_kernels.experts import MXExperts, grouped_linear, moe
 from mx_kernels.explain import explain
+from mx_kernels.fused import gate_quantize, layer_norm_quantize, mlp, rms_norm_quantize
 from mx_kernels.integrations import saving as _saving  # noqa: F401  registers
 from mx_kernels.modules import MXLinear
 from mx_kernels.ops import (
@@ -50,14 +54,18 @@ __all__ = [
     "convert",
     "dequantize",
     "explain",
+    "gate_quantize",
     "grouped_linear",
+    "layer_norm_quantize",
     "linear",
     "load",
     "matmul",
+    "mlp",
     "moe",
     "preshuffle",
     "quantize",
     "requantize",
+    "rms_norm_quantize",
     "save",
     "tensor_scale_of",
     "unshuffle",

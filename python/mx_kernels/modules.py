@@ -198,8 +198,10 @@ class MXLinear(MXModule, nn.Linear):
         return self.train(linear.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns x @ weight.T + bias for x [..., in_features]."""
+        """Returns x @ weight.T + bias for x [..., in_features], floats or codes of any format."""
         weight = self.weight
+        if isinstance(x, MXTensor):
+            return ops.matmul(x, weight, bias=self.bias, out_dtype=x.dtype)
         product = ops.linear if isinstance(weight, MXTensor) else torch_distributed.linear
         return product(x, weight, bias=self.bias, **self._rules())
 

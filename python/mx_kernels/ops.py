@@ -237,6 +237,8 @@ def unshuffle(q: MXTensor) -> MXTensor:
 def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Tensor | None = None) -> Tensor:
     """Multiplies two MX tensors: returns a @ b.T as [..., N], accumulated in float32.
 
+    Where b has more axes than two, each matrix of a is multiplied by its own, in one call.
+
     Both operands are stored along K, the axis that is summed, so `b` is the weight as
     `nn.Linear` keeps it. Each has its own format. Plain 8-bit codes may lie column by column,
     [K, M] and [K, N] in memory: gfx950 multiplies "fp8_block" by "fp8_block_2d" as they lie, if M
@@ -248,9 +250,9 @@ def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Tensor | Non
 
     Args:
         a: activations [..., K], plain layout; blocks of several rows end with their matrix.
-        b: weights [N, K], in any layout.
+        b: weights [N, K], in any layout; or [..., N, K] with the leading axes of a [..., M, K].
         out_dtype: bfloat16, float16 or float32, as a name, a torch dtype or a NumPy dtype.
-        bias: floats [N], added before the result is rounded to `out_dtype`.
+        bias: floats [N], or [..., N] for matrices, added before the result is rounded.
 
     Raises:
         TypeError: if an operand is not an MXTensor, or bias not a tensor of floats.
@@ -337,7 +339,8 @@ def _parts(w: MXTensor) -> tuple:
 
 def _matmul_parts(a: MXTensor, b: MXTensor) -> tuple:
     """The same for both operands of `matmul`."""
-    return a.codes, a.scales, a.format, *_parts(b)
+    *parts, n = _parts(b)
+    return a.codes, a.scales, a.format, *parts, b.shape[-2] if b.ndim > 2 else n
 
 
 def _dtype_of(x: torch.Tensor, out_dtype) -> torch.dtype:

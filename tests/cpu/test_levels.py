@@ -59,6 +59,22 @@ def add_experts(x, w, down):
             add(y)
 
 
+def add_codes(x, weight):
+    for format in facts().formats:
+        for q in (
+            mx.rms_norm_quantize(x, weight, format=format),
+            mx.layer_norm_quantize(x, weight.float(), weight.float(), format=format, rounds="none"),
+            *(mx.gate_quantize(x, x.flip(1), activation=gate, format=format)
+              for gate in ("silu", "gelu_tanh", "situ")),
+        ):
+            digest.update(q.codes.numpy().tobytes())
+            add(q.scales.float())
+
+
+for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    for k in (32, 544, 1056):
+        x = torch.randn(5, k) * torch.exp2(torch.randint(-9, 9, (5, k)))
+        add_codes(x.to(dtype), torch.randn(k).to(dtype))
 for m, width, inner in [(1, 64, 32), (7, 96, 64), (40, 160, 96)]:
     x = torch.randn(m, width) * torch.exp2(torch.randint(-3, 4, (m, 1)))
     for format in FORMATS:

@@ -33,7 +33,7 @@ PIXI = tomllib.loads((ROOT / "pixi.toml").read_text())
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MOJO_FILES = sorted((ROOT / "mojo_kernels").rglob("*.mojo"))
 LONGEST_FILE = 600
-LINE_BUDGET = {"mojo_kernels": 45_100, "python/mx_kernels": 16_850}
+LINE_BUDGET = {"mojo_kernels": 45_700, "python/mx_kernels": 17_900}
 """Lines of all files; raising one takes a reason in the commit."""
 MOST_OF_A_FAILURE = 4000
 """Characters."""
@@ -411,9 +411,13 @@ def python_imports(path: Path) -> set[str]:
     return names
 
 
+ALLOWED = {"__future__", "dataclasses", "decimal", "fractions", "numpy"}
+
+
 def test_the_oracle_needs_numpy_alone():
+    """Beside Python's own dataclasses and exact numbers."""
     for path in (ROOT / "tests" / "oracle").glob("*.py"):
-        assert python_imports(path) <= {"__future__", "dataclasses", "numpy"}, path
+        assert python_imports(path) <= ALLOWED, path
 
 
 def test_the_simulator_knows_nothing_of_our_operations():

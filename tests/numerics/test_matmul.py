@@ -406,3 +406,60 @@ def test_codes_in_numpy_multiply_like_tensors(rng, pair):
 
 def test_there_are_thirty_six_pairs():
     assert len(FORMATS) ** 2 == 36
+
+
+# Matrices by matrices.
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("right", oracle.FORMATS)
+@pytest.mark.parametrize("left", oracle.FORMATS)
+def test_each_matrix_is_multiplied_by_its_own(rng, left, right, layout):
+    lead = (3,) if len(left) % 2 else (2, 3)
+    a, b = (torch_of(rng.standard_normal((*lead, rows, 64)), "float32") for rows in (5, 32))
+    bias = torch_of(rng.standard_normal((*lead, 32)), "float32")
+    a, b = mx.quantize(a, format=left), mx.quantize(b, format=right)
+    w = b.preshuffle(device=LAYOUTS[layout]["device"]) if LAYOUTS[layout]["device"] else b
+    got = mx.matmul(a, w, bias=bias, out_dtype="float32")
+    assert tuple(got.shape) == (*lead, 5, 32)
+    for at in np.ndindex(*lead):
+        expected = mx.matmul(a[at], b[at], bias=bias[at], out_dtype="float32")
+        if got.is_cuda:
+            torch.testing.assert_close(got[at], expected, rtol=1e-5, atol=1e-4)
+        else:
+            assert torch.equal(got[at], expected)
+
+
+def test_matrices_may_lie_apart_or_be_none_and_share_a_bias(rng):
+    a, b = (torch_of(rng.standard_normal((6, rows, 64)), "bfloat16") for rows in (5, 32))
+    a, b, bias = mx.quantize(a), mx.quantize(b), torch_of(rng.standard_normal(32), "float32")
+    whole = mx.matmul(a, b, bias=bias)
+    assert torch.equal(mx.matmul(a[::2], b[::2], bias=bias), whole[::2])
+    each = [mx.matmul(a[i], b[i], bias=bias) for i in range(6)]
+    assert torch.equal(torch.stack(each), whole)
+    for rows in (slice(0, 0), slice(None)):
+        none = mx.matmul(a[:0] if rows.stop == 0 else a[:, :0], b[:0] if rows.stop == 0 else b)
+        assert none.numel() == 0 and none.shape[-1] == 32
+    compiled = torch.compile(lambda a, b: mx.matmul(a, b, bias=bias), backend="aot_eager")
+    assert torch.equal(compiled(a, b), whole)
+
+
+def test_biases_of_matrices_have_a_gradient(rng):
+    a, b = (mx.quantize(torch_of(rng.standard_normal((3, n, 64)), "float32")) for n in (5, 32))
+    bias = torch.zeros(3, 32, requires_grad=True)
+    mx.matmul(a, b, bias=bias, out_dtype="float32").sum().backward()
+    assert bias.grad.tolist() == [[5.0] * 32] * 3
+    _, pushed = torch.func.jvp(lambda x: mx.matmul(a, b, bias=x), (bias,), (torch.ones(3, 32),))
+    assert pushed.tolist() == [[[1.0] * 32] * 5] * 3
+
+
+@pytest.mark.cpu_only
+def test_matrices_that_do_not_fit_are_refused():
+    a, b = mx.quantize(torch.ones(3, 5, 64)), mx.quantize(torch.ones(2, 32, 64))
+    for left, right in ((a, b), (a[0], b), (a, b[:1, None].view(1, 1, 32, 64))):
+        with pytest.raises(ValueError, match=r"b: got shape .* as many matrices as a has"):
+            mx.matmul(left, right)
+    with pytest.raises(
+        ValueError, match=r"bias: got shape \[3, 32\], expected \[32\] or \[2, 32\]"
+    ):
+        mx.matmul(a[:2], b, bias=torch.zeros(3, 32))

@@ -10,6 +10,7 @@ their codes, exponents come from `frexp`, never from bit patterns.
     layouts    byte orders of codes and scales
     products   the float64 product, and how far float32 sums may be from it
     experts    gated activations and how far float32 may be from them
+    norms      rows through RMS and layer norms, operation by operation
     agreement  assertions that name coordinates and bytes
 """
 
@@ -39,6 +40,7 @@ from .formats import (
     unpack,
 )
 from .layouts import LAYOUTS, Layout, code_offset, scale_offset
+from .norms import norm, row_sum
 from .products import (
     common_scale_bound,
     error_bound,
@@ -78,10 +80,12 @@ __all__ = [
     "fused_multiply_add",
     "gated",
     "matmul_reference",
+    "norm",
     "octave_top",
     "pack",
     "quantize",
     "round_to",
+    "row_sum",
     "scale_exponent",
     "scale_offset",
     "tensor_scales",

@@ -7,12 +7,14 @@ where they were, and activations rounded to bfloat16 in front of them.
 import copy
 import functools
 import io
+import re
 
 import pytest
 import torch
 from torch import nn
 
 import mx_kernels as mx
+from mx_kernels.conversion import revert
 from tests.python.models import FAMILIES, output_of
 from tests.tiers import tiered
 
@@ -167,3 +169,83 @@ def test_the_gradient_of_a_converted_model_reaches_what_was_kept():
         assert weight.grad.abs().sum() > 0, layer.name
     converted = model.get_submodule(report.converted[0].name)
     assert isinstance(converted, nn.Module) and converted.weight.grad is None
+
+
+# Norms that give codes.
+
+FUSED = {"llama": 2, "gpt_oss": 2, "qwen3_moe": 1, "lora": 1}
+"""Norms that are fused; behind the others are routers and adapters, which read floats."""
+
+
+@functools.cache
+def fused_model(name, activations=None):
+    return mx.convert(copy.deepcopy(float_model(name)), activations=activations, fuse="norms")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_norms_are_fused_where_converted_layers_alone_read_them(name):
+    report = mx.conversion_report(fused_model(name))
+    assert len(report.fused) == FUSED.get(name, 0)
+    for norm in report.fused:
+        module = fused_model(name).get_submodule(norm.name)
+        assert module.format == norm.format == "mxint8"
+        assert f"gives mxint8 to {norm.readers[0]}" in str(report)
+    for norm in report.norms:
+        assert norm.is_fused or re.search("reads floats|LoraLinear", norm.reason), norm
+
+
+@pytest.mark.parametrize("activations", ["mxint8", "mxfp4", "fp8"])
+@pytest.mark.parametrize("name", FUSED)
+def test_a_fused_model_computes_what_the_converted_one_does(name, activations):
+    """Codes are those of two steps but for ties: another order of float32 sums."""
+    fused = copy.deepcopy(fused_model(name, activations))
+    plain = converted_model(name, activations)
+    assert relative_error(run(fused, name), run(plain, name)) < 1e-2
+    with torch.enable_grad():
+        for p in fused.parameters():
+            p.requires_grad_(p.is_floating_point() and not isinstance(p, mx.MXTensor))
+        kept = output_of(fused, FAMILIES[name].inputs)
+        assert torch.equal(kept.detach(), run(plain, name)), "floats, where a gradient is wanted"
+        kept.square().mean().backward()
+        norm = fused.get_submodule(mx.conversion_report(fused).fused[0].name)
+        assert norm.weight.grad.abs().sum() > 0
+
+
+def test_a_fused_model_lives_on_as_a_converted_one():
+    fused, plain = copy.deepcopy(fused_model("llama")), copy.deepcopy(converted_model("llama"))
+    assert list(fused.state_dict()) == list(plain.state_dict())
+    fused.load_state_dict(plain.state_dict())
+    expected = run(fused, "llama")
+    assert relative_error(run(copy.deepcopy(fused).bfloat16(), "llama").float(), expected) < 0.2
+    torch._dynamo.reset()
+    compiled = torch.compile(fused, backend="aot_eager")
+    torch.testing.assert_close(run(compiled, "llama"), expected)
+    again = mx.convert(fused, include="lm_head", fuse="norms")
+    assert len(mx.conversion_report(again).fused) == 2
+    revert(plain := copy.deepcopy(fused_model("llama")), float_model("llama"), torch.float32)
+    assert not [name for name, module in plain.named_modules() if "MX" in type(module).__name__]
+    assert torch.isfinite(run(plain, "llama")).all()
+
+
+def test_norms_that_others_read_stay():
+    def reasons(change=lambda model: None, **options):
+        model = copy.deepcopy(float_model("llama"))
+        change(model)
+        report = mx.conversion_report(mx.convert(model, fuse="norms", **options))
+        return [norm.reason for norm in report.norms]
+
+    def hook(model):
+        model.model.layers[0].input_layernorm.register_forward_hook(lambda *_: None)
+
+    def forward(model):
+        mlp = model.model.layers[0].mlp
+        mlp.forward = functools.partial(type(mlp).forward, mlp)
+
+    assert reasons() == [None, None]
+    assert reasons(activations="bf16") == ["activations stay floats"] * 2
+    assert reasons(keep="k_proj") == ["self_attn.k_proj is a Linear", None]
+    assert reasons(activations={"up_proj": "mxfp8"}) == [None, "its readers differ in activations"]
+    assert reasons(hook)[0] == "a LlamaRMSNorm with hooks, which read floats"
+    assert reasons(forward)[1] == "mlp is a LlamaMLP, which reads floats"
+    with pytest.raises(ValueError, match="fuse: got 'all', expected None or 'norms'"):
+        mx.convert(copy.deepcopy(float_model("llama")), fuse="all")

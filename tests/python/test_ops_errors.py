@@ -292,7 +292,7 @@ BAD_MATMUL = {
     "b is 3-D": (
         lambda: mx.matmul(W, mx.quantize(torch.ones(2, N, K))),
         ValueError,
-        "b: got shape [2, 48, 64], expected weights [N, K]",
+        "b: got shape [2, 48, 64] for a [48, 64], expected weights [N, K], or as many matrices",
     ),
     "bias an array": (
         lambda: mx.matmul(W, W, bias=BIAS.numpy()),

@@ -9,12 +9,14 @@ from mx_kernels._core.protocol import RECORDS
 
 READER = Path(__file__).parents[2] / "mojo_kernels" / "bindings" / "protocol.mojo"
 FUNCTION = re.compile(r"^def (_?read_\w+)\(mut args.*?\n(.*?)(?=^\S|\Z)", re.DOTALL | re.MULTILINE)
-READ = re.compile(r"(\w+) ?= ?(?:[\w.]+(?:\[[\w.]+\])?\()*(?:args\.next\(\)|(_read_\w+)\(args\))")
+READ = re.compile(r"(\w+) ?= ?(?:[\w.]+(?:\[[\w.]+\])?\()*(?:args\.next\(\)|(_?read_\w+)\(args\))")
 READERS = {
     "multiply": "read_problem",
     "multiply_grouped": "read_grouped",
     "multiply_experts": "read_experts",
     "quantize": "read_quantize",
+    "norm_quantize": "read_norm_quantize",
+    "gate_quantize": "read_gate_quantize",
     "dequantize": "read_dequantize",
     "relayout": "read_relayout",
 }

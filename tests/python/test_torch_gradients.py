@@ -64,6 +64,43 @@ def test_what_is_encoded_has_no_gradient_that_could_get_lost(format):
             out.sum().backward()
 
 
+@pytest.mark.parametrize("norm", ["rms_norm_quantize", "layer_norm_quantize"])
+def test_the_sums_before_a_norm_have_a_gradient_and_its_codes_none(norm):
+    x, residual = activations(requires_grad=True), activations().flip(0).requires_grad_()
+    weight = torch.rand(K, requires_grad=True)
+    wanted, function = torch.randn(5, K), getattr(mx, norm)
+
+    def f(x, residual):
+        q, stream = function(x, weight, residual=residual)
+        return (q.dequantize("float32").sum() + stream) * wanted
+
+    for call in (f, torch.compile(f, backend="aot_eager")):
+        x.grad = residual.grad = None
+        call(x, residual).sum().backward()
+        for leaf in (x, residual):
+            torch.testing.assert_close(leaf.grad, wanted)
+    assert weight.grad is None
+    with torch.no_grad():
+        q, stream = function(x, weight, residual=residual)
+    again, sums = function(x, weight, residual=residual)
+    assert torch.equal(q.codes, again.codes) and torch.equal(stream, sums)
+    assert sums.requires_grad and not again.requires_grad
+
+
+def test_an_mlp_has_the_gradient_of_its_dequantized_weights():
+    """In float64 but for float32's roundings, and those of x and hidden numbers to bfloat16."""
+    gate_up, down = mx.quantize(torch.randn(128, K)), mx.quantize(torch.randn(K, 64))
+    x = activations(requires_grad=True)
+    wanted = torch.randn(5, K)
+    (mx.mlp(x, gate_up, down, activations="bf16") * wanted).sum().backward()
+    y = x.detach().double().requires_grad_()
+    gate, up = (y @ gate_up.dequantize("float32").double().T).chunk(2, -1)
+    hidden = torch.nn.functional.silu(gate) * up
+    (hidden @ down.dequantize("float32").double().T * wanted).sum().backward()
+    error = (x.grad - y.grad).norm() / y.grad.norm()
+    assert error < 2**-6, error
+
+
 def test_scales_that_want_a_gradient_are_refused():
     q = mx.quantize(activations(), format="fp8")
     with pytest.raises(ValueError, match=r"scales: got .* gradient, expected .* scales\.detach"):

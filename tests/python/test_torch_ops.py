@@ -60,6 +60,23 @@ def samples():
             ),
         )
         yield OPS.matmul, lambda f=format, o=other: (*a(o), *w("plain", f), None, torch.float32)
+    norm = (False, 1e-6, 0.0, "each"), (True, 1e-5, 1.0, "none")
+    for format, residual, options in (("mxfp4", True, norm[0]), ("fp8", False, norm[1])):
+        yield (
+            OPS.norm_quantize,
+            lambda f=format, r=residual, o=options: (
+                *(activations(2, 3), activations(1)[0], None),
+                *(activations(2, 3) if r else None, *o, f, "even", None),
+            ),
+        )
+    for up, interleaved, format in ((True, None, "mxfp8"), (False, True, "nvfp4")):
+        yield (
+            OPS.gate_quantize,
+            lambda u=up, i=interleaved, f=format: (
+                *(activations(2, 3).repeat(1, 1, 1 if u else 2), activations(2, 3) if u else None),
+                *("silu", i, 2.0, None, None, None, f, "even", None),
+            ),
+        )
     for layout in LAYOUTS:
         yield OPS.dequantize, lambda n=layout: (*w(n)[:2], [N, K], "mxfp4", n, torch.float16)
         for target in LAYOUTS:
@@ -101,6 +118,18 @@ def test_operators_and_functions_give_the_same_bits(op, args, device):
     elif op is OPS.dequantize:
         *parts, shape, format, layout, dtype = args
         expected = mx.MXTensor(*parts, shape=shape, format=format, layout=layout).dequantize(dtype)
+    elif op is OPS.norm_quantize:
+        x, weight, bias, residual, centered, eps, offset, rounds, *rules = args
+        function = mx.layer_norm_quantize if centered else mx.rms_norm_quantize
+        options = {"eps": eps, "weight_offset": offset, "rounds": rounds, "format": rules[0]}
+        q = function(x, weight, residual=residual, **options)
+        q, stream = q if isinstance(q, tuple) else (q, x.new_empty(0))
+        expected = q.codes, q.scales, stream
+    elif op is OPS.gate_quantize:
+        x, up, activation, interleaved, limit, *_ = args
+        options = {"interleaved": interleaved, "limit": limit, "format": args[8]}
+        q = mx.gate_quantize(x, up, activation=activation, **options)
+        expected = q.codes, q.scales
     elif op is OPS.relayout:
         w = weights(args[5], args[3])
         expected = w.codes, w.scales
@@ -224,6 +253,22 @@ def test_functions_of_any_format_compile_as_one_graph(format):
     for left, right in zip(got[:2], f(x, w)[:2], strict=True):
         assert torch.equal(left, right)
     assert got[2] == x.shape
+
+
+def test_norms_gates_and_mlps_compile_as_one_graph():
+    x, residual, w = activations(2, 3), activations(2, 3).flip(0), weights()
+    down = mx.quantize(torch.randn(K, 64))
+
+    def f(x, residual, gamma):
+        q, stream = mx.rms_norm_quantize(x, gamma, residual=residual, format="mxint8")
+        out = mx.matmul(q, w) + mx.matmul(mx.layer_norm_quantize(stream, gamma), w)
+        hidden = mx.gate_quantize(stream, x, activation="gelu_tanh", limit=3.0)
+        return out, stream, mx.mlp(x, mx.quantize(gate_up), down), mx.dequantize(hidden)
+
+    gate_up, gamma = torch.randn(128, K), torch.rand(K)
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    for got, expected in zip(compiled(x, residual, gamma), f(x, residual, gamma), strict=True):
+        assert torch.equal(got, expected)
 
 
 @pytest.mark.parametrize("backend", tiered(["aot_eager", "inductor"], first=["aot_eager"]))

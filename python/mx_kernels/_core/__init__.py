@@ -7,7 +7,7 @@
     devices        who computes: the CPU; cuda; hip
     native         extension modules for this machine and its `levels`; builds keeps them in the
                    cache, trust says what of it is loaded
-    torch_ops      the operators that torch knows, with their derivatives; expert_ops
+    torch_ops      the operators that torch knows, with their derivatives; expert_ops, fused_ops
     tensor_ops     what torch does with an MXTensor; tensor_products
     moved          old paths of modules
 

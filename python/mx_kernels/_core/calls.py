@@ -6,7 +6,8 @@ Each function allocates the result where its operands lie, writes the call, whos
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from torch import Tensor
@@ -41,13 +42,27 @@ def quantize(
 
     `tensor_scales` are those of all rows, float32 where x lies; None has them from x.
     """
-    *lead, k = x.shape
-    rows = (x.numel() if isinstance(x, Tensor) else x.size) // k
+    return quantize_rows("quantize", x, x.shape, (fmt, rounding, tensor_scales))
+
+
+def quantize_rows(
+    operation: str,
+    x: Array,
+    shape: tuple[int, ...],
+    rules: tuple[Format, int, Tensor | None],
+    rest: Callable[[int], tuple[int, ...]] = lambda _first: (),
+) -> tuple[Tensor, Tensor]:
+    """Launches a quantizer, with what makes rows of `shape` of those of x; returns as `quantize`.
+
+    `rest` is what the record has behind the call, for rows from some on.
+    """
+    *lead, k = shape
+    rows, (fmt, rounding, tensor_scales) = math.prod(lead), rules
     codes, codes_address = empty(x, (*lead, fmt.packed_bytes(k)))
-    scales, scales_address = empty_scales(x, fmt.scales_of(x.shape), fmt)
+    scales, scales_address = empty_scales(x, fmt.scales_of(shape), fmt)
     if rows:
         launcher = launcher_of(codes)
-        _owner, values, dtype, row_stride = rows_of(x, k)
+        _owner, values, dtype, row_stride = rows_of(x, x.shape[-1])
         # Blocks of several rows end with their matrix.
         step = lead[-1] if len(lead) > 1 and lead[-1] % fmt.block_rows else rows
         row_floats, row_codes = row_stride * facts().float_bytes(dtype), codes.nbytes // rows
@@ -58,7 +73,7 @@ def quantize(
             given = 0 if tensor_scales is None else address_of(tensor_scales)
             target = codes_at, scales_at, given
             call = Quantize(values_at, dtype, row_stride, step, k, *rule, *target)
-            launcher.launch("quantize", call, codes)
+            launcher.launch(operation, call + rest(first), codes)
     return codes, scales
 
 

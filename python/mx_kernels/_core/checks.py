@@ -158,7 +158,12 @@ def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
     ):
         return True
     check_operand(a, "a")
-    check_weights(b, "b")
+    check_operand(b, "b")
+    if b.ndim < 2 or (b.ndim > 2 and (a.ndim != b.ndim or a.shape[:-2] != b.shape[:-2])):
+        raise ValueError(
+            f"b: got shape {show(b.shape)} for a {show(a.shape)}, expected weights [N, K], or as "
+            "many matrices as a has: [..., M, K] and [..., N, K]"
+        )
     check_together("a", a.codes, "b", b.codes)
     if a.byte_layout != facts().plain.name:
         raise ValueError(
@@ -167,8 +172,17 @@ def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
         )
     if a.k != b.k:
         raise _disagreement("a", a.shape, "b", b)
-    if bias is not None:
+    if bias is not None and b.ndim > 2 and len(bias.shape) > 1:
+        check_floats(bias, "bias")
+        check_together("bias", bias, "the weights", b.codes)
+        if tuple(bias.shape) != tuple(b.shape[:-1]):
+            raise ValueError(
+                f"bias: got shape {show(bias.shape)}, expected [{b.shape[-2]}] or "
+                f"{show(b.shape[:-1])}, a number for each row of b"
+            )
+    elif bias is not None:
         check_bias(bias, b)
+    if bias is not None:
         check_same_kind("bias", bias, "b", b.codes)
     return False
 
@@ -209,10 +223,10 @@ def check_bias(bias: Array, w: MXTensor) -> None:
     """Checks that `bias` fits the weights."""
     check_floats(bias, "bias")
     check_together("bias", bias, "the weights", w.codes)
-    if bias.shape != (w.rows,):
+    if tuple(bias.shape) != (w.shape[-2],):
         raise ValueError(
-            f"bias: got shape {show(bias.shape)}, expected [{w.rows}], one number for each row "
-            "of the weights"
+            f"bias: got shape {show(bias.shape)}, expected [{w.shape[-2]}], one number for each "
+            "row of the weights"
         )
 
 

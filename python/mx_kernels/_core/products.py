@@ -38,6 +38,7 @@ from mx_kernels._core.calls import Operand, addresses_of, by_rows, right_of
 from mx_kernels._core.cuda import current_device
 from mx_kernels._core.devices import Launcher, launcher_of
 from mx_kernels._core.facts import Format, Layout, Mode, facts, of_kind
+from mx_kernels._core.hip import ROCM
 from mx_kernels._core.protocol import (
     ENCODED,
     KEPT,
@@ -62,6 +63,8 @@ MAX_SHAPES = 64
 
 def codes_by_codes(a: Operand, b: Operand, bias: Array | None, dtype: int) -> Tensor:
     """Multiplies codes by codes; returns floats [..., N]."""
+    if b._codes.ndim > 2:
+        return _many(a, b, bias, dtype)
     by_columns = False
     if not (a._codes.is_contiguous() and b._codes.is_contiguous()):
         by_columns = _has_kernel_for_columns(a, b)
@@ -80,6 +83,36 @@ def codes_by_codes(a: Operand, b: Operand, bias: Array | None, dtype: int) -> Te
             launcher.multiply_columns(call, out)
         else:
             launcher.multiply(call, out)
+    return out
+
+
+def _many(a: Operand, b: Operand, bias: Tensor | None, dtype: int) -> Tensor:
+    """Multiplies matrices of codes by matrices of codes; returns floats [..., M, N].
+
+    One call of the grouped product, whose groups are as large as each other; each matrix of b has
+    its own memory, however far apart.
+    """
+    a = _with_scales_a_row(by_rows(a))
+    (*lead, n, k), m = b.shape, a.shape[-2]
+    count = prod(lead)
+    out, address = empty(a._codes, (*lead, m, n), dtype)
+    if not (count and m and n):
+        return out
+    if bias is not None and (bias.ndim == 1 or not bias.is_contiguous()):
+        bias = bias.expand(*lead, n).contiguous()
+    if b._codes.ndim > 3 or not b._codes[0].is_contiguous() or not b._scales[0].is_contiguous():
+        b = by_rows(b).view(count, n, k)
+    if launcher_of(out) is ROCM:
+        # No kernel for groups takes codes.
+        rows, biases = a.view(count, m, k), [None] * count if bias is None else bias.view(count, n)
+        pairs = zip(rows.unbind(), b.unbind(), biases, strict=True)
+        parts = [codes_by_codes(left, right, addend, dtype) for left, right, addend in pairs]
+        return torch.stack(parts).view(*lead, m, n)
+    sizes = torch.full((count,), m, dtype=torch.int32, device=out.device)
+    (_kept, sizes_at), (_added_to, right) = memory_of(sizes), _experts(b, bias)
+    left = Left(ENCODED, *addresses_of(a), 0, 0, a._native[0], 0)
+    call = left + right + Groups(sizes_at, address, dtype, count * m, n, k)
+    launcher_of(out).launch("multiply_grouped", call, out)
     return out
 
 

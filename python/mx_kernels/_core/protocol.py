@@ -125,6 +125,29 @@ class Quantize(NamedTuple):
     tensor_scales: int
 
 
+class Norm(NamedTuple):
+    """What becomes of floats first; numbers as the bits of float32, those of float64 as theirs."""
+
+    is_centered: int
+    rounds: int
+    weight: int
+    bias: int
+    weights_are_float: int
+    offset: int
+    eps: int
+    inv_k: int
+    residual: int
+    residual_stride: int
+    stream: int
+
+
+class Ups(NamedTuple):
+    """Where ups lie that are not among the gates."""
+
+    ups: int
+    up_stride: int
+
+
 class Dequantize(NamedTuple):
     """Codes and scales that become floats."""
 
@@ -185,6 +208,8 @@ RECORDS = {
     "multiply_grouped": MULTIPLY_GROUPED,
     "multiply_experts": MULTIPLY_EXPERTS,
     "quantize": Record(call=Quantize),
+    "norm_quantize": Record(call=Quantize, norm=Norm),
+    "gate_quantize": Record(call=Quantize, gate=Gate, ups=Ups),
     "dequantize": Record(call=Dequantize),
     "relayout": Record(call=Relayout),
 }

@@ -168,8 +168,10 @@ def _map_rows(name: str, row_arguments: int):
     return rule
 
 
-def _sum_of_rows(grad: Tensor, dtype: torch.dtype) -> Tensor:
-    """Sums over all rows, in float32."""
+def _sum_of_rows(grad: Tensor, dtype: torch.dtype, axes: int = 1) -> Tensor:
+    """Sums over all rows, in float32; of biases of several axes over the rows of each matrix."""
+    if axes > 1:
+        return grad.sum(-2, dtype=torch.float32).to(dtype)
     return grad.reshape(-1, grad.shape[-1]).sum(0, dtype=torch.float32).to(dtype)
 
 
@@ -210,13 +212,15 @@ def matmul_context(ctx, inputs, output) -> None:
     """Keeps what the derivatives of matmul need."""
     bias = inputs[MATMUL_BIAS]
     ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.bias_axes = 1 if bias is None else bias.ndim
     ctx.out_shape, ctx.out_dtype = output.shape, output.dtype
 
 
 def matmul_backward(ctx, grad):
     """Returns the gradients of matmul's arguments."""
     wanted = ctx.needs_input_grad[MATMUL_BIAS]
-    return *[None] * MATMUL_BIAS, _sum_of_rows(grad, ctx.bias_dtype) if wanted else None, None
+    grad_bias = _sum_of_rows(grad, ctx.bias_dtype, ctx.bias_axes) if wanted else None
+    return *[None] * MATMUL_BIAS, grad_bias, None
 
 
 class Linear(torch.autograd.Function):
@@ -258,7 +262,10 @@ class Matmul(torch.autograd.Function):
     @staticmethod
     def jvp(ctx, *tangents):
         """Maps the tangent of the bias to that of the result."""
-        return tangents[MATMUL_BIAS].to(ctx.out_dtype).expand(ctx.out_shape)
+        tangent = tangents[MATMUL_BIAS].to(ctx.out_dtype)
+        if ctx.bias_axes > 1:
+            tangent = tangent.unsqueeze(-2)
+        return tangent.expand(ctx.out_shape)
 
 
 torch.library.register_autograd(

@@ -6,11 +6,13 @@ conversion_report(model)     what became of which layer, and why
 __init__.py   convert: decide, check, replace, report
 rules.py      which layers are kept, and why
 layers.py     what a layer is, what stands in its way, what it becomes
+fusing.py     norms that give codes
 report.py     the table
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Container, Iterable, Mapping
 
 import torch
@@ -24,6 +26,7 @@ from mx_kernels._core.facts import (
     activations_for,
     weights_format,
 )
+from mx_kernels.conversion.fusing import FUSES, fuse_norms, unfuse_norms
 from mx_kernels.conversion.gates import Gate, gate_of, traits_of
 from mx_kernels.conversion.layers import (
     Layer,
@@ -36,6 +39,7 @@ from mx_kernels.conversion.layers import (
 )
 from mx_kernels.conversion.report import (
     ATTRIBUTE,
+    FusedReport,
     LayerReport,
     Report,
     bytes_of_all,
@@ -52,7 +56,7 @@ from mx_kernels.conversion.rules import (
 )
 from mx_kernels.modules import MXLinear, MXModule, quantized
 
-__all__ = ["LayerReport", "Report", "conversion_report", "convert"]
+__all__ = ["FusedReport", "LayerReport", "Report", "conversion_report", "convert"]
 
 FINISHED: list[Callable[[nn.Module], None]] = []
 """What is called with each model that `convert` returns."""
@@ -68,6 +72,7 @@ def convert(
     rounding: str = DEFAULT_ROUNDING,
     device: str | torch.device | None = None,
     activations: Activations = None,
+    fuse: str | None = None,
 ) -> nn.Module:
     """Replaces layers of `model` in place by MXLinear and MXExperts; returns the model.
 
@@ -106,6 +111,9 @@ def convert(
         activations: what activations are multiplied as; see `MXLinear.from_linear`. For choices
             by layer a mapping from names as in `keep`, the first that fits, or a function of a
             layer's name; layers without a choice get the default.
+        fuse: "norms" lets norms of transformers' Llama, Mistral, Qwen2, Qwen3 and gpt-oss give
+            their readers codes at once, where all of these are converted to the same activations;
+            where a gradient is wanted they give floats, as before. The report says which.
 
     Raises:
         TypeError: if an argument is of another kind, or the weights of a selected layer are of
@@ -120,12 +128,18 @@ def convert(
             f"filter: got {type(filter).__name__}, expected a function of a name and a module; "
             "for names see keep and include"
         )
+    if fuse is not None and fuse not in FUSES:
+        raise ValueError(f"fuse: got {fuse!r}, expected None or {' or '.join(map(repr, FUSES))}")
     patterns = {"keep": patterns_of("keep", keep), "include": patterns_of("include", include)}
     choices = {"format": format, "rounding": rounding, "device": device}
     reasons, modes = _decided(model, filter, patterns, choices, activations)
     for layer in modes:
         _check_weights(layer)
     model = _replaced(model, reasons, modes, choices)
+    if fuse is not None:
+        report = vars(model)[ATTRIBUTE]
+        norms = (*report.norms, *fuse_norms(model))
+        setattr(model, ATTRIBUTE, dataclasses.replace(report, norms=norms))
     for listener in FINISHED:
         listener(model)
     return model
@@ -281,6 +295,7 @@ def revert(model: nn.Module, former: nn.Module, dtype: torch.dtype) -> None:
             made[id(module)] = restored(module, layers[name], weights, dtype)
         parent, _, leaf = name.rpartition(".")
         setattr(model.get_submodule(parent), leaf, made[id(module)])
+    unfuse_norms(model, former)
     vars(model).pop(ATTRIBUTE, None)
 
 
@@ -441,7 +456,8 @@ def _report(
                 **rows[layer],
             )
         )
-    former = vars(model).get(ATTRIBUTE)
+    former, norms = vars(model).get(ATTRIBUTE), ()
     if former is not None:
         layers, bytes_before = [*former.converted, *layers], former.bytes_before
-    return Report(tuple(layers), bytes_before, bytes_of_all(model))
+        norms = former.fused
+    return Report(tuple(layers), bytes_before, bytes_of_all(model), norms)

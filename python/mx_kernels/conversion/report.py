@@ -11,6 +11,7 @@ Rows that differ in numbers within their names alone are printed as one.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -46,6 +47,31 @@ class LayerReport:
 
 
 @dataclass(frozen=True)
+class FusedReport:
+    """What became of a norm that `convert(fuse="norms")` looked at."""
+
+    name: str
+    readers: tuple[str, ...]
+    """The layers that read it, by their names beside it."""
+    format: str | None
+    """What it gives them codes of; None if it was kept."""
+    reason: str | None
+    """Why it was kept; None if it was fused."""
+
+    @property
+    def is_fused(self) -> bool:
+        """Says whether it gives codes now."""
+        return self.reason is None
+
+    @property
+    def outcome(self) -> str:
+        """What it does now, in words."""
+        if self.reason is not None:
+            return f"kept: {self.reason}"
+        return f"gives {self.format} to {', '.join(self.readers)}"
+
+
+@dataclass(frozen=True)
 class Report:
     """What became of a model."""
 
@@ -54,6 +80,13 @@ class Report:
     bytes_before: int
     """Of all parameters and buffers of the model."""
     bytes_after: int
+    norms: tuple[FusedReport, ...] = ()
+    """Those that `fuse="norms"` found."""
+
+    @property
+    def fused(self) -> tuple[FusedReport, ...]:
+        """The norms that give codes."""
+        return tuple(norm for norm in self.norms if norm.is_fused)
 
     @property
     def converted(self) -> tuple[LayerReport, ...]:
@@ -82,7 +115,13 @@ class Report:
             name = pattern if len(layers) > 1 else layers[0].name
             sizes = (_megabytes(sum(sizes)) for sizes in zip(*map(_bytes_of, layers), strict=True))
             rows.append((name, str(len(layers)), kind, str([*shape]), outcome, *sizes))
-        return "\n".join([*_aligned(rows, right=(1, 5, 6)), self._totals()])
+        return "\n".join([*_aligned(rows, right=(1, 5, 6)), self._totals(), *self._norms()])
+
+    def _norms(self) -> list[str]:
+        """Returns the lines of another table."""
+        counts = Counter((re.sub(r"\d+", "*", norm.name), norm.outcome) for norm in self.norms)
+        rows = [(name, str(count), outcome) for (name, outcome), count in counts.items()]
+        return _aligned([("norm", "count", "now"), *rows], right=(1,)) if rows else []
 
     def _totals(self) -> str:
         before, after = (sum(sizes) for sizes in zip(*map(_bytes_of, self.converted), strict=True))
@@ -120,7 +159,7 @@ def refresh(model: nn.Module) -> None:
     )
     after = bytes_of_all(model)
     saved = sum(row.bytes_before - row.bytes_after for row in layers)
-    setattr(model, ATTRIBUTE, Report(layers, after + saved, after))
+    setattr(model, ATTRIBUTE, Report(layers, after + saved, after, report.norms))
 
 
 ATTRIBUTE = "_mx_conversion_report"

@@ -1,0 +1,325 @@
+"""Rows that are made before they are quantized: through a norm, or of gates and ups.
+
+A task makes a row of floats in the cache, or as many as share a scale, and the quantizers of `rows`
+read it there: so codes and scales are those of the floats that another kernel would have written.
+
+    x, residual  ->  stream  ->  sum, reciprocal  ->  a row of floats  ->  codes, scales
+    gates, ups   ------------------------------------>
+"""
+
+from layout import Coord
+from std.math import ceildiv
+from std.memory import bitcast
+from std.sys import size_of
+
+from ..calls import GateQuantizeCall, Norm, NormQuantizeCall, QuantizeCall
+from ..layouts import Plain
+from ..numbers.floats import FLOAT_TYPES, float_code, round_to, rounded_in_float32
+from ..numbers.formats import FORMATS, Format, block_of
+from ..numbers.gates import Gate
+from ..numbers.norms import (
+    HALF_SEGMENT,
+    NO_ADDEND,
+    Rounds,
+    SEGMENT,
+    mean_of,
+    reciprocal_of,
+)
+from ..operands import Matrix, Operand, flat, matrix
+from .quantize import even_rows_per_task
+from .rows import QuantizeRows, QuantizeScaledRows
+from .scratch import Scratch
+from .threads import Team, Work
+from .vectors import BLOCK, HAS_FMA, LANES, Sums
+
+comptime FLOAT32 = float_code(DType.float32)
+comptime MAX_TASKS = 256
+"""Each has room of its own for the rows that it makes."""
+comptime MAX_ROOM_BYTES = 1 << 25
+"""For all of them, unless one task takes more."""
+
+
+trait RowMaker(TrivialRegisterPassable):
+    """Makes rows of floats of a type that only a run tells."""
+
+    def make(self, row: Int, address: Int):
+        """Writes row `row` to an address."""
+        ...
+
+
+def run_norm_quantize[T: Team](call: NormQuantizeCall, team: T) raises -> Bool:
+    """Quantizes rows behind a norm; says whether the tables know the types.
+
+    Raises where `Scratch` does, before anything is written.
+    """
+    var dtype = FLOAT32 if call.norm.rounds == Rounds.NONE else call.call.dtype
+    return _run(NormedRows(call.call, call.norm), call.call, dtype, team)
+
+
+def run_gate_quantize[T: Team](call: GateQuantizeCall, team: T) raises -> Bool:
+    """Quantizes hidden numbers of gates and ups, likewise."""
+    return _run(GatedRows(call), call.call, call.call.dtype, team)
+
+
+def _run[
+    Maker: RowMaker, T: Team
+](maker: Maker, call: QuantizeCall, dtype: Int, team: T) raises -> Bool:
+    comptime for i in range(len(FLOAT_TYPES)):
+        comptime for j in range(len(FORMATS)):
+            if dtype == i and call.format == j:
+                var result = Operand[Plain, FORMATS[j].kin()].at(
+                    call.codes, call.scales, call.rows, call.k, block_of(j)
+                )
+                comptime kernel = _quantize[FORMATS[j].kin(), FLOAT_TYPES[i], Maker, T]
+                kernel(maker, result, call, team)
+                return True
+    return False
+
+
+def _quantize[
+    format: Format, dtype: DType, Maker: RowMaker, T: Team
+](maker: Maker, result: Operand[Plain, format], call: QuantizeCall, team: T) raises:
+    var multiple = 1
+    comptime if format.scale.has_float():
+        multiple = 1 << result.block.row_bits
+    var room_bytes = multiple * call.k * size_of[dtype]()
+    var most = max(1, min(MAX_TASKS, MAX_ROOM_BYTES // room_bytes))
+    var rows = even_rows_per_task(call.rows, call.k, multiple)
+    rows = max(rows, ceildiv(ceildiv(call.rows, most), multiple) * multiple)
+    var tasks = ceildiv(call.rows, rows)
+    var scratch = Scratch(tasks * room_bytes)
+    var room = Int(scratch.carve[DType.uint8](tasks * room_bytes).ptr)
+    var work = QuantizeMade[format, dtype](
+        maker, result, call, rows_per_task=rows, group_rows=multiple, room=room
+    )
+    team.run_all(work^, tasks)
+    _ = scratch^
+
+
+@fieldwise_init
+struct QuantizeMade[format: Format, dtype: DType, Maker: RowMaker](Work):
+    """Makes and quantizes rows, some a task."""
+
+    var maker: Self.Maker
+    var out: Operand[Plain, Self.format]
+    var call: QuantizeCall
+    var rows_per_task: Int
+    """A multiple of `group_rows`."""
+    var group_rows: Int
+    """Rows that share a scale."""
+    var room: Int
+    """Address of room for a group of rows for each task."""
+
+    def run(self, task: Int):
+        """Makes and quantizes the rows of task `task`."""
+        var rows, k = self.call.rows, self.call.k
+        var row_bytes = k * size_of[Self.dtype]()
+        var room = self.room + task * self.group_rows * row_bytes
+        var end = min((task + 1) * self.rows_per_task, rows)
+        for first in range(task * self.rows_per_task, end, self.group_rows):
+            for row in range(first, min(first + self.group_rows, end)):
+                self.maker.make(row, room + (row - first) * row_bytes)
+            # Row `first` of this matrix is where the room is.
+            var made = matrix[Self.dtype](room - first * row_bytes, rows, k, k)
+            var group, rounding = first // self.group_rows, self.call.rounding
+            comptime if Self.format.scale.has_float():
+                var given = self.call.tensor_scales
+                QuantizeScaledRows(made, self.out, rounding, given, self.group_rows).run(group)
+            else:
+                QuantizeRows(made, self.out, rounding, self.group_rows).run(group)
+
+
+@fieldwise_init
+struct GatedRows(RowMaker):
+    """Rows of hidden numbers."""
+
+    var call: GateQuantizeCall
+
+    def make(self, row: Int, address: Int):
+        comptime for i in range(len(FLOAT_TYPES)):
+            if self.call.call.dtype == i:
+                self._make[FLOAT_TYPES[i]](row, address)
+
+    @no_inline
+    def _make[dtype: DType](self, row: Int, address: Int):
+        var call, gate = self.call.call, self.call.gate
+        var values = matrix[dtype](call.values, call.rows, call.k, call.row_stride)
+        var others = matrix[dtype](self.call.ups, call.rows, call.k, self.call.up_stride)
+        var out = flat[dtype](address, call.k)
+        for k in range(0, call.k, LANES):
+            var hidden: Sums
+            if gate.is_interleaved():
+                var both = values.load[width=2 * LANES, alignment=1](Coord(row, 2 * k))
+                var pairs = both.cast[DType.float32]().deinterleave()
+                hidden = gate.of(rebind[Sums](pairs[0]), rebind[Sums](pairs[1]))
+            elif gate.is_there():
+                hidden = gate.of(_floats(values, row, k), _floats(others, row, k))
+            else:
+                hidden = gate.of_sums(_floats(values, row, k))
+            out.store[alignment=1](Coord(k), round_to[dtype](hidden))
+
+
+@fieldwise_init
+struct NormedRows(RowMaker):
+    """Rows behind a norm."""
+
+    var call: QuantizeCall
+    var norm: Norm
+
+    def make(self, row: Int, address: Int):
+        comptime for i in range(len(FLOAT_TYPES)):
+            if self.call.dtype == i:
+                comptime dtype = FLOAT_TYPES[i]
+                var x = self._source[dtype](row)
+                comptime if dtype == DType.float32:
+                    self._make[dtype, dtype, dtype](x, row, address)
+                else:
+                    if self.norm.rounds == Rounds.NONE:
+                        if self.norm.weights_are_float:
+                            self._make[dtype, DType.float32, DType.float32](x, row, address)
+                        else:
+                            self._make[dtype, DType.float32, dtype](x, row, address)
+                    elif self.norm.weights_are_float:
+                        self._make[dtype, dtype, DType.float32](x, row, address)
+                    else:
+                        self._make[dtype, dtype, dtype](x, row, address)
+
+    def _source[dtype: DType](self, row: Int) -> Matrix[dtype]:
+        """Returns where row `row` is that is normalized: x, or sums that are written first."""
+        var rows, k = self.call.rows, self.call.k
+        var x = matrix[dtype](self.call.values, rows, k, self.call.row_stride)
+        if self.norm.residual == 0:
+            return x
+        var residual = matrix[dtype](self.norm.residual, rows, k, self.norm.residual_stride)
+        var stream = matrix[dtype](self.norm.stream, rows, k, k)
+        for i in range(0, k, LANES):
+            var total = _floats(x, row, i) + _floats(residual, row, i)
+            stream.store[alignment=1](Coord(row, i), round_to[dtype](total))
+        return stream
+
+    @no_inline
+    def _make[
+        dtype: DType, out: DType, weights: DType
+    ](self, x: Matrix[dtype], row: Int, address: Int):
+        """Writes a normalized row."""
+        var k, norm = self.call.k, self.norm
+        var mean = Float32(0)
+        if norm.is_centered:
+            mean = mean_of(_total[dtype, are_squares=False](x, row, k, 0), norm.inv_k)
+        var total = Float64()
+        if norm.is_centered:
+            total = _total[dtype, are_squares=True, is_centered=True](x, row, k, mean)
+        else:
+            total = _total[dtype, are_squares=True](x, row, k, 0)
+        var reciprocal = reciprocal_of(total, norm.inv_k, norm.eps)
+        var made = flat[out](address, k)
+        # Numbers of bfloat16, and of its weights, have no longer NaNs than it has.
+        comptime SHORT = weights == dtype
+        for i in range(0, k, BLOCK):
+            var y = _floats[width=BLOCK](x, row, i)
+            if norm.is_centered:
+                y -= mean
+            y *= reciprocal
+            if norm.rounds == Rounds.EACH:
+                y = rounded_in_float32[dtype, are_nans_short=SHORT](y)
+            if norm.weight != 0:
+                var factor = _numbers[weights](norm.weight, i)
+                if norm.offset != 0:
+                    factor += norm.offset
+                if norm.bias != 0:
+                    y = y.fma(factor, _numbers[weights](norm.bias, i))
+                else:
+                    y *= factor
+            comptime if out == DType.bfloat16 and SHORT:
+                y = rounded_in_float32[out, are_nans_short=True](y)
+                var bits = bitcast[DType.uint32, BLOCK](y) >> 16
+                var short = bitcast[out, BLOCK](bits.cast[DType.uint16]())
+                made.store[alignment=1](Coord(i), short)
+            else:
+                made.store[alignment=1](Coord(i), round_to[out](y))
+
+
+@always_inline
+def _floats[
+    dtype: DType, //, width: SIMDLength = LANES
+](x: Matrix[dtype], row: Int, k: Int) -> SIMD[DType.float32, width]:
+    return x.load[width=width, alignment=1](Coord(row, k)).cast[DType.float32]()
+
+
+@always_inline
+def _numbers[dtype: DType](address: Int, k: Int) -> SIMD[DType.float32, BLOCK]:
+    var numbers = flat[dtype](address, k + BLOCK)
+    return numbers.load[width=BLOCK, alignment=1](Coord(k)).cast[DType.float32]()
+
+
+@always_inline
+def _total[
+    dtype: DType, *, are_squares: Bool, is_centered: Bool = False
+](x: Matrix[dtype], row: Int, k: Int, mean: Float32) -> Float64:
+    """Returns the sum of a row, or of the squares of what is left of it without the mean."""
+    comptime Whole = _Segment[dtype, are_squares, is_centered, True]
+    comptime Part = _Segment[dtype, are_squares, is_centered, False]
+    var total = Float64(0)
+    for first in range(0, k - SEGMENT + 1, SEGMENT):
+        total += Whole(x, row, first, SEGMENT, mean).total().cast[DType.float64]()
+    var rest = k % SEGMENT
+    if rest > 0:
+        total += Part(x, row, k - rest, rest, mean).total().cast[DType.float64]()
+    return total
+
+
+@fieldwise_init
+struct _Segment[dtype: DType, are_squares: Bool, is_centered: Bool, is_whole: Bool](
+    TrivialRegisterPassable
+):
+    """Neighbours of a row that are added up in float32."""
+
+    var x: Matrix[Self.dtype]
+    var row: Int
+    var first: Int
+    var count: Int
+    var mean: Float32
+
+    @always_inline
+    def total(self) -> Float32:
+        """Returns the sum."""
+        var half = _halves_added(self._sums[0, 1]())
+        return half[0]
+
+    @always_inline
+    def _sums[vector: Int, step: Int](self) -> Sums:
+        """Returns the sums of vectors `vector`, `vector + step`, ..., halves added first.
+
+        Depth first, so that few of them are in registers at a time.
+        """
+        comptime if step * LANES == HALF_SEGMENT:
+            var a, b = self._part(vector * LANES), self._part(vector * LANES + HALF_SEGMENT)
+            comptime if not Self.are_squares:
+                return a + b
+            elif HAS_FMA or Self.dtype == DType.float32 or Self.is_centered:
+                return b.fma(b, a * a)
+            else:
+                # Squares of two bytes are exact.
+                return a * a + b * b
+        else:
+            return self._sums[vector, 2 * step]() + self._sums[vector + step, 2 * step]()
+
+    @always_inline
+    def _part(self, at: Int) -> Sums:
+        comptime if not Self.is_whole:
+            if at >= self.count:
+                return Sums(0)
+        var x = _floats(self.x, self.row, self.first + at)
+        comptime if Self.is_centered:
+            x -= self.mean
+        return x
+
+
+@always_inline
+def _halves_added[width: SIMDLength, //](x: SIMD[DType.float32, width]) -> SIMD[DType.float32, 1]:
+    """Returns the sum of a vector, of which the second half is added to the first, and so on."""
+    comptime if width == 1:
+        return rebind[SIMD[DType.float32, 1]](x)
+    else:
+        comptime HALF = width // 2
+        return _halves_added(x.slice[HALF]() + x.slice[HALF, offset=HALF]())

@@ -1,0 +1,327 @@
+"""What stands beside the products of a layer, with its result quantized at once.
+
+    rms_norm_quantize, layer_norm_quantize    (x + residual ->) norm -> codes
+    gate_quantize                             gates and ups -> hidden numbers -> codes
+    mlp                                       a dense MLP: product, gate, product
+    MXNorm                                    an RMS norm as a torch module, for MXLinear behind it
+
+Codes are those that `quantize` makes of the floats that would have been written in between.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.compiler import is_compiling
+
+from mx_kernels._core import fused_ops
+from mx_kernels._core.arrays import Array, intercepted, torch_dtype, watched
+from mx_kernels._core.checks import check_weights
+from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
+from mx_kernels._core.fused_ops import NormOptions
+from mx_kernels._core.gates import GateOptions
+from mx_kernels.experts import moe
+from mx_kernels.tensor import MXTensor
+
+_OPS = torch.ops.mx_kernels
+
+
+def rms_norm_quantize(
+    x: Array,
+    weight: Array | None = None,
+    *,
+    eps: float = 1e-6,
+    residual: Array | None = None,
+    weight_offset: float = 0.0,
+    rounds: str = "each",
+    format: str = DEFAULT_FORMAT,
+    rounding: str = DEFAULT_ROUNDING,
+    tensor_scale=None,
+) -> MXTensor | tuple[MXTensor, Array]:
+    """Quantizes `weight * x / sqrt(mean(x**2) + eps)`, computed in float32, in one pass.
+
+    With a residual x + residual takes the place of x, rounded to its dtype, and is returned too.
+    Models differ in where they round:
+
+        rounds     rounded to x's dtype                              as in transformers
+        each       what is normalized, and its product with the      LlamaRMSNorm, Qwen3RMSNorm
+                   weight
+        result     that product alone                                GptOssRMSNorm; with an offset
+                                                                     of 1 Gemma3RMSNorm
+        none       nothing: float32 is quantized
+
+    The order of additions is fixed (`mojo_kernels/numbers/norms.mojo`): the same bits on every
+    device, at any number of threads, for a row alone or among others. Another library that adds in
+    another order gets another code now and then. Codes have no gradient; x + residual has.
+
+    >>> q, stream = rms_norm_quantize(torch.ones(2, 64), torch.ones(64), residual=torch.ones(2, 64))
+    >>> q.shape, stream[0, 0].item()
+    (torch.Size([2, 64]), 2.0)
+
+    Args:
+        x: floats [..., K], any row stride; K is a multiple of 32.
+        weight: floats [K]; None for none.
+        eps: is added to the mean of squares.
+        residual: floats of x's shape and dtype, added first.
+        weight_offset: is added to the weight in float32: 1 for Gemma's.
+        rounds: "each", "result" or "none", as above.
+        format: as in `quantize`.
+        rounding: as in `quantize`.
+        tensor_scale: as in `quantize`.
+
+    Returns:
+        An MXTensor [..., K]; with a residual also x + residual.
+
+    Raises:
+        TypeError: if x, weight or residual are not arrays of floats, or a number is none.
+        ValueError: as `quantize` does, and if shapes, dtypes or devices do not fit together.
+    """
+    options = NormOptions(False, eps, weight_offset, rounds)
+    return _norm((x, weight, None, residual), options, (format, rounding, tensor_scale))
+
+
+def layer_norm_quantize(
+    x: Array,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    *,
+    eps: float = 1e-5,
+    residual: Array | None = None,
+    weight_offset: float = 0.0,
+    rounds: str = "result",
+    format: str = DEFAULT_FORMAT,
+    rounding: str = DEFAULT_ROUNDING,
+    tensor_scale=None,
+) -> MXTensor | tuple[MXTensor, Array]:
+    """Quantizes `(x - mean) / sqrt(variance + eps) * weight + bias`, as `rms_norm_quantize` does.
+
+    The variance is the mean square of x - mean. The product with the weight and the sum with the
+    bias are rounded once.
+
+    >>> layer_norm_quantize(torch.randn(2, 64), torch.ones(64), torch.zeros(64)).shape
+    torch.Size([2, 64])
+
+    Args:
+        x: as in `rms_norm_quantize`, and so are all others.
+        weight: floats [K]; None for none.
+        bias: floats [K]; None for none.
+        eps: is added to the variance.
+        residual: floats of x's shape and dtype, added first.
+        weight_offset: is added to the weight in float32.
+        rounds: "each", "result" or "none".
+        format: as in `quantize`.
+        rounding: as in `quantize`.
+        tensor_scale: as in `quantize`.
+
+    Returns:
+        An MXTensor [..., K]; with a residual also x + residual.
+
+    Raises:
+        TypeError, ValueError: as `rms_norm_quantize` does, and for a bias without a weight.
+    """
+    options = NormOptions(True, eps, weight_offset, rounds)
+    return _norm((x, weight, bias, residual), options, (format, rounding, tensor_scale))
+
+
+def _norm(arrays: tuple, options: NormOptions, rules: tuple):
+    """Checks and launches a norm, or hands it over to torch."""
+    (x, weight, bias, residual), (format, rounding, given) = arrays, rules
+    if residual is not None and _wants_gradient(x, residual):
+        # The same bits: float32 sums, rounded. The codes have no gradient, the sums do.
+        fused_ops.norm_arguments(x, weight, bias, residual, options, *rules, is_fake=True)
+        stream = x + residual
+        return _norm((stream.detach(), weight, bias, None), options, rules), stream
+    if not is_compiling() and not watched(x, weight, bias, residual):
+        arguments = fused_ops.norm_arguments(x, weight, bias, residual, options, *rules)
+        codes, scales, stream = fused_ops.norm_quantize(*arguments)
+    else:
+        given = _as_tensor(given, x)
+        arguments = (*options._replace(eps=float(options.eps)), format, rounding, given)
+        codes, scales, stream = _OPS.norm_quantize(x, weight, bias, residual, *arguments)
+    dtype = torch.float32 if options.rounds == "none" else torch_dtype(x)
+    q = _tensor(codes, scales, format, dtype)
+    return q if residual is None else (q, stream)
+
+
+def gate_quantize(
+    x: Array,
+    up: Array | None = None,
+    *,
+    activation: str = "silu",
+    interleaved: bool | None = None,
+    limit: float | None = None,
+    alpha: float | None = None,
+    beta: float | None = None,
+    linear_beta: float | None = None,
+    format: str = DEFAULT_FORMAT,
+    rounding: str = DEFAULT_ROUNDING,
+    tensor_scale=None,
+) -> MXTensor:
+    """Quantizes hidden numbers, `activation(gate, up)` rounded to x's dtype, in one pass.
+
+    Activations and their numbers are those of `moe`: `gate_quantize(gate, up)` is SwiGLU.
+
+    >>> gate_quantize(torch.randn(2, 128)).shape
+    torch.Size([2, 64])
+
+    Args:
+        x: gates [..., K], any row stride; without `up` gates and ups [..., 2K], as a product with
+            the weights of both gives them; of "relu2", which has no gate, ups [..., K].
+        up: ups of the shape and dtype of x.
+        activation: a name of the table of `moe`.
+        interleaved: whether gates and ups take turns in x, gate first, or come in halves, gates
+            first. None is the activation's own order.
+        limit: as in `moe`.
+        alpha: as in `moe`.
+        beta: as in `moe`.
+        linear_beta: as in `moe`.
+        format: as in `quantize`.
+        rounding: as in `quantize`.
+        tensor_scale: as in `quantize`.
+
+    Raises:
+        TypeError: if x or up are not arrays of floats.
+        ValueError: as `quantize` and `moe` do, and if shapes, dtypes or devices do not fit.
+    """
+    options = GateOptions(activation, interleaved, limit, alpha, beta, linear_beta)
+    rules = format, rounding, tensor_scale
+    if not is_compiling() and not watched(x, up):
+        arguments, _ = fused_ops.gate_arguments(x, up, options, *rules)
+        codes, scales = fused_ops.gate_quantize(*arguments)
+    else:
+        given = _as_tensor(tensor_scale, x)
+        codes, scales = _OPS.gate_quantize(x, up, *options.plain(), format, rounding, given)
+    return _tensor(codes, scales, format, torch_dtype(x))
+
+
+def _wants_gradient(*arrays: Array) -> bool:
+    """Says whether torch is to remember what is done with tensors."""
+    tensors = [array for array in arrays if isinstance(array, Tensor)]
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _as_tensor(tensor_scale, x: Array) -> Tensor | None:
+    """Returns tensor scales as an operator takes them."""
+    if tensor_scale is None or isinstance(tensor_scale, Tensor):
+        return tensor_scale
+    return torch.tensor(tensor_scale, dtype=torch.float32, device=x.device)
+
+
+def _tensor(codes: Tensor, scales: Tensor, format: str, dtype: torch.dtype) -> MXTensor:
+    if is_compiling():
+        return MXTensor(codes, scales, format=format, dtype=dtype)
+    shape = (*codes.shape[:-1], facts().formats[format].elements(codes.shape[-1]))
+    is_plain = type(codes) is Tensor and not intercepted()
+    return MXTensor._trusted(codes, scales, shape, format=format, dtype=dtype, measure=is_plain)
+
+
+def mlp(
+    x: Array,
+    w_gate_up: MXTensor,
+    w_down: MXTensor,
+    *,
+    bias_gate_up: Array | None = None,
+    bias_down: Array | None = None,
+    activation: str = "silu",
+    interleaved: bool | None = None,
+    limit: float | None = None,
+    alpha: float | None = None,
+    beta: float | None = None,
+    linear_beta: float | None = None,
+    rounding: str = DEFAULT_ROUNDING,
+    out_dtype=None,
+    activations: str | None = None,
+) -> Array:
+    """Computes a dense MLP: `activation(x @ w_gate_up.T + bias) @ w_down.T + bias`.
+
+    It is a layer of one expert that every row goes to, see `moe`: the gate is in the epilogue of
+    the first product, whose sums never reach memory.
+
+    >>> w_gate_up, w_down = quantize(torch.randn(128, 32)), quantize(torch.randn(32, 64))
+    >>> mlp(torch.randn(2, 3, 32), w_gate_up, w_down).shape
+    torch.Size([2, 3, 32])
+
+    Args:
+        x: floats [..., H].
+        w_gate_up: weights [2I, H], in any format and layout; [I, H] without a gate.
+        w_down: weights [H, I].
+        bias_gate_up: floats [2I]; [I] without a gate.
+        bias_down: floats [H].
+        activation: what becomes of gates and ups, as in `moe`, and so are all others.
+        interleaved: whether rows of gates and ups take turns, gate first, or come in halves.
+        limit: of gates and ups.
+        alpha: of "swiglu_oai" and "silu".
+        beta: of "situ".
+        linear_beta: of "situ".
+        rounding: how x and the hidden numbers are quantized, as in `linear`.
+        out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
+        activations: what both are multiplied as, as in `linear`.
+
+    Raises:
+        TypeError: if an argument is of another type or dtype.
+        ValueError: as `moe` does.
+    """
+    for name, w in (("w_gate_up", w_gate_up), ("w_down", w_down)):
+        check_weights(w, name)
+    biases = {"bias_gate_up": bias_gate_up, "bias_down": bias_down}
+    device = x.device if isinstance(x, Tensor) else "cpu"
+    rows = x.reshape(-1, x.shape[-1])
+    ids = torch.zeros(rows.shape[0], 1, dtype=torch.int32, device=device)
+    ones = torch.ones(rows.shape[0], 1, dtype=torch.float32, device=device)
+    if not isinstance(x, Tensor):
+        ids, ones = ids.numpy(), ones.numpy()
+    y = moe(
+        rows,
+        w_gate_up.unsqueeze(0),
+        w_down.unsqueeze(0),
+        ids,
+        ones,
+        **{name: bias if bias is None else bias[None] for name, bias in biases.items()},
+        activation=activation,
+        interleaved=interleaved,
+        limit=limit,
+        alpha=alpha,
+        beta=beta,
+        linear_beta=linear_beta,
+        rounding=rounding,
+        out_dtype=out_dtype,
+        activations=activations,
+    )
+    return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+class MXNorm(nn.Module):
+    """Computes `rms_norm_quantize(x, weight)` where no gradient is wanted, else the norm in floats.
+
+    Args:
+        weight: floats [K].
+        eps: is added to the mean of squares.
+        rounds: where the norm rounds, as in `rms_norm_quantize`: "each" or "result".
+        format: of the codes.
+        rounding: how they are quantized.
+    """
+
+    def __init__(self, weight: Tensor, *, eps: float, rounds: str, format: str, rounding: str):
+        super().__init__()
+        self.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight)
+        self.eps, self.rounds, self.format, self.rounding = eps, rounds, format, rounding
+
+    def forward(self, x: Tensor) -> MXTensor | Tensor:
+        """Returns the codes of normalized rows [..., K]; floats where a gradient is wanted."""
+        weight = self.weight
+        # Of another dtype, transformers' result would have it.
+        is_usual = self.rounds == "result" or weight.dtype == x.dtype
+        wanted = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+        if is_usual and not wanted:
+            rules = {"rounds": self.rounds, "format": self.format, "rounding": self.rounding}
+            return rms_norm_quantize(x, weight, eps=self.eps, **rules)
+        y = x.float()
+        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)
+        if self.rounds == "result":
+            return (weight * y).to(x.dtype)
+        return weight * y.to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """Names its numbers in the module's repr."""
+        size = self.weight.shape[0]
+        return f"{size}, eps={self.eps}, rounds={self.rounds}, gives {self.format}, {self.rounding}"
