@@ -154,6 +154,7 @@ Hopper's builds on the room of any GPU.
         views.mojo            what a kernel's pointers lead to, by row and column
         arguments.mojo        a product as a kernel gets it: activations, weights, result
         quantize.mojo         quantize, dequantize, relayout
+        prologue.mojo         rows that are made before they are quantized: norms, gates
         dispatch.mojo         which kernel
         matmul.mojo           one warp for a row and a few columns
         instructions.mojo     tensor cores and copies of NVIDIA GPUs from Ampere on

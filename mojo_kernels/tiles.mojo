@@ -41,3 +41,10 @@ def in_registers[dtype: DType, width: Int, *sizes: Int]() -> RegisterTile[dtype,
     """Returns a tile of no particular values."""
     comptime count = type_of(row_major[*sizes]()).static_product
     return {stack_allocation[count, SIMD[dtype, width], address_space=AddressSpace.LOCAL](), {}}
+
+
+@always_inline
+def in_shared[dtype: DType, width: Int, *sizes: Int]() -> SharedTile[dtype, width, *sizes]:
+    """Returns a tile that the threads of a group share, of no particular values."""
+    comptime count = type_of(row_major[*sizes]()).static_product
+    return {stack_allocation[count, SIMD[dtype, width], address_space=AddressSpace.SHARED](), {}}

@@ -20,13 +20,16 @@ from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
     read_experts,
+    read_gate_quantize,
     read_grouped,
+    read_norm_quantize,
     read_problem,
     read_quantize,
     read_relayout,
 )
 from mojo_kernels.launch.cuda_queue import CudaDevice, CudaQueue
 from mojo_kernels.problem import Known
+from mojo_kernels.simt.prologue import gate_quantize, norm_quantize
 from mojo_kernels.simt.quantize import dequantize, relayout
 
 
@@ -80,6 +83,22 @@ def py_quantize(arguments: PythonObject) raises:
     quantize(call, queue)
 
 
+def py_norm_quantize(arguments: PythonObject) raises:
+    """Takes the call and (device, stream)."""
+    var args = Arguments(arguments)
+    var call = read_norm_quantize(args)
+    var queue = _queue(args)
+    norm_quantize(call, queue)
+
+
+def py_gate_quantize(arguments: PythonObject) raises:
+    """Takes the call and (device, stream)."""
+    var args = Arguments(arguments)
+    var call = read_gate_quantize(args)
+    var queue = _queue(args)
+    gate_quantize(call, queue)
+
+
 def py_dequantize(arguments: PythonObject) raises:
     """Takes the call and (device, stream)."""
     var args = Arguments(arguments)
@@ -104,6 +123,8 @@ def add_functions(mut module: PythonModuleBuilder) raises:
     module.def_function[py_multiply_grouped]("multiply_grouped")
     module.def_function[py_multiply_experts]("multiply_experts")
     module.def_function[py_quantize]("quantize")
+    module.def_function[py_norm_quantize]("norm_quantize")
+    module.def_function[py_gate_quantize]("gate_quantize")
     module.def_function[py_dequantize]("dequantize")
     module.def_function[py_relayout]("relayout")
 

@@ -28,7 +28,9 @@ from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
     read_experts,
+    read_gate_quantize,
     read_grouped,
+    read_norm_quantize,
     read_problem,
     read_quantize,
     read_relayout,
@@ -36,6 +38,7 @@ from mojo_kernels.bindings.protocol import (
 from mojo_kernels.bindings.record import numbers
 from mojo_kernels.launch.ptx_queue import PtxQueue
 from mojo_kernels.problem import Known
+from mojo_kernels.simt.prologue import gate_quantize, norm_quantize
 from mojo_kernels.simt.quantize import dequantize, relayout
 
 
@@ -106,6 +109,22 @@ def py_tell_quantize(arguments: PythonObject) raises -> PythonObject:
     return _launches(queue)
 
 
+def py_tell_norm_quantize(arguments: PythonObject) raises -> PythonObject:
+    """Takes the call."""
+    var args = Arguments(arguments)
+    var queue = PtxQueue()
+    norm_quantize(read_norm_quantize(args), queue)
+    return _launches(queue)
+
+
+def py_tell_gate_quantize(arguments: PythonObject) raises -> PythonObject:
+    """Takes the call."""
+    var args = Arguments(arguments)
+    var queue = PtxQueue()
+    gate_quantize(read_gate_quantize(args), queue)
+    return _launches(queue)
+
+
 def py_tell_dequantize(arguments: PythonObject) raises -> PythonObject:
     """Takes the call."""
     var args = Arguments(arguments)
@@ -132,6 +151,8 @@ def PyInit__mx_kernels_ptx() abi("C") -> PythonObject:
         module.def_function[py_tell_multiply_grouped]("tell_multiply_grouped")
         module.def_function[py_tell_multiply_experts]("tell_multiply_experts")
         module.def_function[py_tell_quantize]("tell_quantize")
+        module.def_function[py_tell_norm_quantize]("tell_norm_quantize")
+        module.def_function[py_tell_gate_quantize]("tell_gate_quantize")
         module.def_function[py_tell_dequantize]("tell_dequantize")
         module.def_function[py_tell_relayout]("tell_relayout")
         return module.finalize()

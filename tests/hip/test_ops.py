@@ -584,6 +584,13 @@ def test_activations_without_a_kernel_are_refused(recorder, rng):
         mx.linear(x, w, activations="mxint8")
 
 
+def test_norms_and_gates_to_codes_are_refused(recorder):
+    x = torch.ones(2, 64)
+    for function in (mx.rms_norm_quantize, mx.gate_quantize):
+        with pytest.raises(ValueError, match="gfx950 has no kernel for it; quantize what torch"):
+            function(x)
+
+
 def test_weights_beyond_32_bit_offsets_are_refused(recorder):
     x, w = torch.empty(1, 1 << 16, dtype=BF16), empty_weights(1 << 16, 1 << 16)
     with pytest.raises(RuntimeError, match="multiply: got a tensor of at least 2147483648 bytes"):

@@ -76,7 +76,7 @@ class Recorded(NamedTuple):
     launches: list[Launch]
     buffers: list[Buffer]
     """Operands, results, workspaces."""
-    out: Tensor | mx.MXTensor
+    out: Tensor | mx.MXTensor | tuple
     """What the function returned."""
 
 
@@ -180,8 +180,9 @@ def record(
     ):
         out = function(*map(_tensor_of, args), **{k: _tensor_of(v) for k, v in kwargs.items()})
     if device.launches:
-        for part in (out.codes, out.scales) if isinstance(out, mx.MXTensor) else (out,):
-            device.fill(device.address_of(part))
+        for one in out if isinstance(out, tuple) else (out,):
+            for part in (one.codes, one.scales) if isinstance(one, mx.MXTensor) else (one,):
+                device.fill(device.address_of(part))
     return Recorded(device.launches, [*device.buffers.values()], out)
 
 

@@ -476,3 +476,53 @@ def test_every_gate_makes_its_hidden_numbers(rng, gate):
         expected[token] += of_slot[0]
     assert decided.any()
     same_bits(got[decided], expected[decided])
+
+
+def test_the_values_of_a_norm_are_the_oracles_bits_and_its_sums_come_back(rng):
+    """Parts of a segment, several, more than a group of threads adds up at once; every format."""
+    norms = [
+        ("mxfp4", "bfloat16", 96, {}),
+        ("mxfp6", "float16", 544, {"weight_offset": 1.0, "rounds": "result"}),
+        ("mxint8", "float32", 4640, {"eps": 1e-3}),
+        ("nvfp4", "bfloat16", 480, {"rounds": "none"}),
+        ("fp8", "float16", 1056, {"is_centered": True, "rounds": "result"}),
+        ("fp8_block", "bfloat16", 2080, {"is_centered": True, "rounds": "none"}),
+        ("fp8_block_2d", "bfloat16", 160, {}),
+    ]
+    for format, dtype, k, options in norms:
+        x, residual, weight = (
+            oracle.round_to(rng.standard_normal(shape) * 2.0 ** rng.integers(-9, 9, shape), dtype)
+            for shape in ((3, k), (3, k), (k,))
+        )
+        x[2, 1] = np.nan
+        stream = oracle.round_to(np.float32(x) + np.float32(residual), dtype)
+        centered = options.get("is_centered", False)
+        function = mx.layer_norm_quantize if centered else mx.rms_norm_quantize
+        rest = {name: value for name, value in options.items() if name != "is_centered"}
+
+        def norm(x, weight, residual, function=function, format=format, rest=rest):
+            return function(x, weight, residual=residual, format=format, **rest)
+
+        given = (torch_of(array, dtype) for array in (x, weight, residual))
+        q, sums = device.run(calls.record(norm, *given, **AMPERE))
+        rules = {"eps": 1e-5 if centered else 1e-6, **options}
+        values = oracle.norm(stream, weight, dtype=dtype, **rules)
+        codes, scales = oracle.quantize(values, "even", format)
+        oracle.assert_bitwise_equal(values_of(sums), stream)
+        oracle.assert_bitwise_equal(q.codes.numpy(), codes, zeros_are_the_claim="2d" in format)
+        oracle.assert_bitwise_equal(q.scales.numpy(), scales)
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_a_gate_gives_the_codes_of_the_cpu(rng, gate):
+    format = RIGHT[list(GATES).index(gate)]
+    for dtype, shift in (("bfloat16", 0), ("float32", 1)):
+        sums = torch_of(rng.standard_normal((3, sums_of(gate, 288) + shift)), dtype)[:, shift:]
+
+        def hidden(x, format=format):
+            return mx.gate_quantize(x, format=format, **GATES[gate])
+
+        got, expected = device.run(calls.record(hidden, sums, **AMPERE)), hidden(sums)
+        assert torch.equal(got.codes, expected.codes)
+        assert torch.equal(got.scales, expected.scales)
+        assert expected.codes.any()
