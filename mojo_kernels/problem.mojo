@@ -39,7 +39,7 @@ struct Left(TrivialRegisterPassable):
     var values: Int
     """Address of floats, or of codes."""
     var scales: Int
-    """Address of the scales of codes."""
+    """Address of the scales of codes; or of floats that are kept, of a float32 for each row."""
     var dtype: Int
     """Position of the type of floats in `FLOAT_TYPES`."""
     var row_stride: Int
@@ -50,12 +50,12 @@ struct Left(TrivialRegisterPassable):
     """How floats are rounded."""
 
     @staticmethod
-    def kept(values: Int, dtype: Int, row_stride: Int) -> Self:
-        """Returns floats that stay floats."""
+    def kept(values: Int, dtype: Int, row_stride: Int, factors: Int = 0) -> Self:
+        """Returns floats that stay floats; rows that kernels prepare may have factors."""
         return Self(
             LeftKind.KEPT,
             values,
-            0,
+            factors,
             dtype,
             row_stride,
             NO_FORMAT,

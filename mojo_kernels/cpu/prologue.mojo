@@ -16,15 +16,7 @@ from ..calls import GateQuantizeCall, Norm, NormQuantizeCall, QuantizeCall
 from ..layouts import Plain
 from ..numbers.floats import FLOAT_TYPES, float_code, round_to, rounded_in_float32
 from ..numbers.formats import FORMATS, Format, block_of
-from ..numbers.gates import Gate
-from ..numbers.norms import (
-    HALF_SEGMENT,
-    NO_ADDEND,
-    Rounds,
-    SEGMENT,
-    mean_of,
-    reciprocal_of,
-)
+from ..numbers.norms import HALF_SEGMENT, Rounds, SEGMENT, mean_of, reciprocal_of
 from ..operands import Matrix, Operand, flat, matrix
 from .quantize import even_rows_per_task
 from .rows import QuantizeRows, QuantizeScaledRows

@@ -5,15 +5,18 @@ the tables.
 """
 
 from ..calls import QuantizeCall
+from ..launch.grid import Workspace
 from ..launch.queue import Queue
 from ..problem import ANY, Known, Problem
 from ..simt import dispatch as portable
 from ..simt.quantize import quantize as quantize_portably
 from . import gemm_rs_bf16 as rs_bf16, quantize as fast
 from .host.gemm import takes_float_scales, takes_mxfp4_weights, takes_mxfp8, takes_nvfp4_weights
+from .host.workspace import RoundedPlaces
 from .layout import NVFP4, OPERANDS
 from .plan import Kernel, OperandType, Plan
 from .gemm_prepared import launch_float_scaled, launch_nvfp4, launch_prepared
+from .prepare.kept import round_rows
 from .streaming import kernel as streaming
 
 
@@ -31,9 +34,11 @@ def launch[
     comptime if takes_nvfp4_weights(LEFT, RIGHT, known.layout):
         if problem.right.format == NVFP4.code():
             if plan.kernel == Kernel.STREAM:
-                return streaming.launch[NVFP4.scale](problem, plan, queue)
-            if plan.kernel == Kernel.RS_BF16:
-                return rs_bf16.launch[NVFP4.scale](problem, plan, queue)
+                return streaming.launch[NVFP4.scale](_rounded(problem, plan, queue), plan, queue)
+            comptime for has_factors in [False, True]:
+                var is_right = (problem.left.format == NVFP4.code()) == has_factors
+                if plan.kernel == Kernel.RS_BF16 and is_right:
+                    return rs_bf16.launch[NVFP4.scale, has_factors](problem, plan, queue)
             if plan.kernel == Kernel.SS_BF16:
                 return launch_nvfp4(problem, plan, queue)
             raise Error(
@@ -55,6 +60,16 @@ def launch[
         if plan.kernel == Kernel.SS_E4M3:
             return launch_float_scaled(problem, plan, queue)
     portable.launch[known](problem, queue, is_lent)
+
+
+def _rounded(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises -> Problem:
+    """Launches the rounding of NVFP4 activations; returns the problem with what comes of it."""
+    var found, m, k = problem, problem.m, problem.k
+    if problem.left.format == NVFP4.code():
+        var places = RoundedPlaces.of(m, problem.n, k, plan)
+        var base = queue.workspace(Workspace(0, places.num_bytes))
+        found.left = round_rows(problem.left, m, k, places, base, queue)
+    return found
 
 
 def quantize[

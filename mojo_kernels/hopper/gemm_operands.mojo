@@ -10,6 +10,7 @@
     COLUMNS    each column has its own            at each promotion by the column's, then the row's
     NUMBERS    bfloat16 numbers have them         by nothing
     ENDS       the same, but for tensor scales    in the end, by the column's
+    BOTH_ENDS  the same of both sides             in the end, by the column's, then the row's
 
 The product of two factors may leave float32 where what it is a factor of does not: `LIFT` keeps it
 away from below, and a row for which it is too large is left to the fallback, see `pipeline.boxes`.

@@ -5,6 +5,7 @@
     MXFP8                 MXFP8, MXFP4      E4M3 by E4M3 or E5M2     A; B for an SS main loop
     MXFP6 (E2M3)          MXFP4             E4M3 by E5M2             A; B for an SS main loop
     bfloat16, kept        MXFP4, NVFP4      bfloat16                 B
+    NVFP4                 NVFP4             bfloat16                 A, then B
     E4M3, float scales    the same          E4M3                     A, if it is floats
 
 MXFP4 and MXFP8 weights are preshuffled, and RS main loops have them become bytes in registers,
@@ -13,10 +14,11 @@ again for each tile of C; float-scaled ones are plain. In the end sums meet the 
 
 from std.math import ceildiv
 
+from ..launch.grid import Workspace
 from ..launch.queue import Queue, device_pointer
 from ..launch.tensor_map import MappedRows
 from ..numbers.formats import block_of
-from ..problem import LeftKind, Problem
+from ..problem import Left, LeftKind, Problem
 from ..simt.arguments import Activations
 from .stream_k import FixUp
 from .gemm_rs_fp8 import launch as launch_rs
@@ -27,15 +29,17 @@ from .host.workspace import (
     MANY_CHUNKS,
     MAX_TILE_CTAS,
     PREPARE_WARPS,
+    RoundedPlaces,
     ctas_of_tile,
     fix_up_bytes,
     scales_at,
     workspace_of,
 )
+from .layout import NVFP4
 from .plan import MainLoop, OperandType, Plan
 from .shapes import TILE_HEIGHTS, RS_TILE_HEIGHTS, GROUPS, NUMBER_BYTES, ROW_BYTES, columns_of
 from .prepare.float_scales import FloatOperands, FloatScaledRows, FloatScales
-from .prepare.kept import Nvfp4Rows
+from .prepare.kept import Nvfp4Rows, round_rows
 from .prepare.kernel import TilesOfB, launch_prepare
 from .prepare.operands import PreparedRows, PreparedSixes
 from .prepare.source import SourceRows
@@ -100,7 +104,7 @@ def _launch[
             n, columns_of(tile_rows)
         )
         comptime if Rows.IS_BF16:
-            left = _kept(problem, tile_rows)
+            left = _kept(problem, problem.left, tile_rows)
         launch_ss[rows=tile_rows](problem, rows, left, right, cut, queue)
     else:
         var grid = grid_of_rs_fp8(m, n, k, cut, bits)
@@ -112,29 +116,40 @@ def _launch[
         launch_rs[Rows, tile_rows](rows, grid, problem, cut.ranks, queue)
 
 
-def _kept(problem: Problem, tile_rows: Int) -> MappedRows:
+def _kept(problem: Problem, left: Left, tile_rows: Int) -> MappedRows:
     """Returns rows of A that are bfloat16 numbers where they are, in boxes of so many."""
-    var row_bytes, stride_bytes = NUMBER_BYTES * problem.k, NUMBER_BYTES * problem.left.row_stride
-    return MappedRows(problem.left.values, problem.m, row_bytes, stride_bytes, tile_rows)
+    var row_bytes, stride_bytes = NUMBER_BYTES * problem.k, NUMBER_BYTES * left.row_stride
+    return MappedRows(left.values, problem.m, row_bytes, stride_bytes, tile_rows)
 
 
 def launch_nvfp4(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
-    """Launches a product of bfloat16 activations that are kept and NVFP4 weights."""
+    """Launches a product of activations that are kept, or of NVFP4, and NVFP4 weights."""
     if not Pair.of(problem).has_prepared(OperandType.BF16):
         raise Error("plan: bfloat16 is for bfloat16 activations that are kept")
     comptime for tile_rows in TILE_HEIGHTS:
-        if plan.rows == tile_rows:
-            var m, n, k = problem.m, problem.n, problem.k
-            var rows = Nvfp4Rows.at(problem, queue.workspace(workspace_of(m, n, k, plan)))
-            var b = TilesOfB.of(problem, ctas_of_tile(n, MAX_TILE_CTAS))
-            var source = SourceRows[False].of(m, k, LANE_CHUNKS)
-            launch_prepare(Activations(problem), b, rows, source, queue)
-            var right = rows.right.mapped(n, columns_of(tile_rows))
-            var cut = plan.within(Int(rows.right.num_steps))
-            return launch_ss[rows=tile_rows](
-                problem, rows, _kept(problem, tile_rows), right, cut, queue
-            )
+        comptime for is_rounded in [False, True]:
+            if plan.rows == tile_rows and (problem.left.format == NVFP4.code()) == is_rounded:
+                return _launch_nvfp4[tile_rows, is_rounded](problem, plan, queue)
     raise Error(String("plan: no tile of these operands has ", plan.rows, " rows"))
+
+
+def _launch_nvfp4[
+    tile_rows: Int, is_rounded: Bool
+](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    var m, n, k, left = problem.m, problem.n, problem.k, problem.left
+    var space, places = workspace_of(m, n, k, plan), RoundedPlaces.of(m, n, k, plan)
+    comptime if is_rounded:
+        space = Workspace(0, places.num_bytes)
+    var address = queue.workspace(space)
+    comptime if is_rounded:
+        left = round_rows(problem.left, m, k, places, address, queue)
+    var rows = Nvfp4Rows[is_rounded].at(problem, address, left.scales)
+    var b = TilesOfB.of(problem, ctas_of_tile(n, MAX_TILE_CTAS))
+    var source = SourceRows[False].of(m, k, LANE_CHUNKS)
+    launch_prepare(Activations(problem), b, rows, source, queue)
+    var right = rows.right.mapped(n, columns_of(tile_rows))
+    var cut = plan.within(Int(rows.right.num_steps))
+    launch_ss[rows=tile_rows](problem, rows, _kept(problem, left, tile_rows), right, cut, queue)
 
 
 def launch_float_scaled(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:

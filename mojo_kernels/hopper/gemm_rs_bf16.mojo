@@ -12,9 +12,10 @@ A CTA computes 128 columns of C, or 64 hidden numbers of gates and ups, for the 
     split_k      one                             ranks of a cluster, parities    reduction over both
     grouped      those of a list                 as `persistent`, or by parities as these, or with a gate
 
-Weights are MXFP4, or NVFP4 under activations that are kept: then sums meet tensor scales before the
-epilogue. Stages go on from one tile to the next: those of the next one fill during the epilogue. A is
-ready as bfloat16, and read again as it came in the fallback, for what bfloat16 cannot hold:
+Weights are MXFP4, or NVFP4 under activations that are kept, or NVFP4 too: then sums meet tensor
+scales before the epilogue. Stages go on from one tile to the next: those of the next one fill
+during the epilogue. A is ready as bfloat16, and read again as it came in the fallback, for what
+bfloat16 cannot hold:
 
     product    stages of
     dense      [tile of rows, step], whole tiles
@@ -28,7 +29,8 @@ from max.gpu.sync import barrier, syncwarp
 from std.math import align_up
 from std.utils import StaticTuple
 
-from ..launch.queue import DevicePointer, Queue
+from ..launch.grid import Workspace
+from ..launch.queue import DevicePointer, Queue, device_pointer
 from ..numbers.scales import Scale
 from ..problem import Problem
 from ..routing.slots import NO_EXPERT
@@ -43,7 +45,8 @@ from .target import Part, TileOfC
 from .epilogue.warp_rows import WARP_HIDDEN, room_of, store_hidden_rows, store_warp_rows
 from .host.gemm import grid_of_rs_bf16
 from .host.moe import HIDDEN
-from .host.workspace import PADDED, bf16_bytes, flags_of_row, is_shared, workspace_of
+from .host.workspace import LANE_CHUNKS, PADDED, RoundedPlaces, bf16_bytes, flags_of_row
+from .host.workspace import is_shared, workspace_of
 from .instructions.shared_memory import load_word, shared_base
 from .instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from .instructions.wgmma import Accumulator, limit_registers
@@ -53,10 +56,14 @@ from .pipeline.producers import copy_tiles
 from .pipeline.stages import RsRing
 from .plan import Plan
 from .prepare.bf16 import prepare_bf16, row_flags
+from .prepare.kept import RoundedRows
+from .prepare.kernel import TilesOfB, launch_prepare
+from .prepare.source import SourceRows
 from .product import DenseProduct, Gating, RsProduct
 from .scheduler import Schedule, WorkTile
 from .shapes import (
     COLUMNS,
+    FACTORED_ROWS,
     GROUPS,
     NUMBER_BYTES,
     READERS,
@@ -99,7 +106,7 @@ def gemm_rs_bf16[
     Flags are those of rows of A that bfloat16 cannot hold. A cluster has so many CTAs, which split K, if
     they have one tile each.
     """
-    comptime of_grid = config.under(Scale.E8M0).shared_bytes()
+    comptime of_grid = config.under(Scale.E8M0, False).shared_bytes()
     comptime assert config.shared_bytes() == of_grid, "grids are the same, whatever the scales"
     var product = Product(w, c, UInt32(1) if config.is_persistent else cluster, order)
     # Kept, or the compiler finds out anew in every step where shared memory is.
@@ -312,7 +319,14 @@ struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassabl
                 of_warp.reader, weights, tiles, UInt32(self.a.k)
             )
             of_warp.multiply(ring, sums)
-            scales.apply(sums)
+            comptime if Self.config.has_factors:
+                # As ptxas spills the least: nothing, or 20 bytes of grouped hidden numbers.
+                comptime IS_WHOLE = Self.IS_LIST and not Self.IS_GATED
+                comptime AT_ONCE = rows if IS_WHOLE else min(rows, FACTORED_ROWS)
+                var last = tile.place + tile.rows - 1
+                scales.apply_both[AT_ONCE](self.a.factors(), tile.place, last, sums)
+            else:
+                scales.apply(sums)
         else:
             of_warp.multiply(ring, sums)
 
@@ -360,22 +374,25 @@ struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassabl
                 compute_exactly(self.a, w, to.result, tile.row + row, UInt32(column), lane)
 
 
-def launch[scale: Scale](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
-    """Expands the activations, and multiplies; stream-K if stages are few enough for it."""
+def launch[
+    scale: Scale, has_factors: Bool = False
+](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    """Expands the activations, and multiplies; stream-K if stages are few enough for it.
+
+    Rows of NVFP4 activations have factors.
+    """
     comptime for rows in TILE_HEIGHTS:
         if plan.has_split_k_consumers() and plan.rows == rows:
-            return _launch[RsConfig.split_k(rows, scale), Schedule.CEILED_CLUSTERS](
-                problem, plan, queue
-            )
+            comptime CONFIG = RsConfig.split_k(rows).under(scale, has_factors)
+            return _launch[CONFIG, Schedule.CEILED_CLUSTERS](problem, plan, queue)
     if not is_shared(problem.m, problem.n, problem.k, plan):
         comptime PLAN = Plan.PERSISTENT_RS_BF16
-        comptime CONFIG = RsConfig.persistent(PLAN.rows, scale)
+        comptime CONFIG = RsConfig.persistent(PLAN.rows).under(scale, has_factors)
         return _launch[CONFIG, Schedule.CLUSTERS](problem, PLAN, queue)
     comptime for rows in RS_TILE_HEIGHTS:
         if plan.rows == rows:
-            return _launch[RsConfig.persistent(rows, scale), Schedule.STREAM_K](
-                problem, plan, queue
-            )
+            comptime CONFIG = RsConfig.persistent(rows).under(scale, has_factors)
+            return _launch[CONFIG, Schedule.STREAM_K](problem, plan, queue)
     raise Error(String("plan: got ", plan.rows, " rows of a tile, expected 64, 128 or 256"))
 
 
@@ -384,15 +401,27 @@ def _launch[
 ](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Does so with one setting."""
     var m, n, k = problem.m, problem.n, problem.k
-    var workspace = queue.workspace(workspace_of(m, n, k, plan))
+    var space = workspace_of(m, n, k, plan)
+    comptime if config.has_factors:
+        space = Workspace(0, RoundedPlaces.of(m, n, k, plan).num_bytes)
+    var workspace = queue.workspace(space)
     var tiles = plan.tiles(m, n).num_tiles() if schedule == Schedule.STREAM_K else 0
     var fix_up_at = workspace + align_up(bf16_bytes(m, k), PADDED)
-    var flags = prepare_bf16(problem, config.rows, workspace, fix_up_at, GROUPS * tiles, queue)
+    var flags, a = device_pointer[DType.uint8](0), Activations(problem)
+    comptime if config.has_factors:
+        var places = RoundedPlaces.of(m, n, k, plan)
+        var to = RoundedRows[True].at(places, workspace, m, k, config.rows)
+        var counters = device_pointer[DType.uint32](fix_up_at)
+        var source = SourceRows[False].of(m, k, LANE_CHUNKS)
+        launch_prepare(a, TilesOfB.none(), to, source, queue, counters, GROUPS * tiles)
+        a = Activations(to.left(), k)
+    else:
+        flags = prepare_bf16(problem, config.rows, workspace, fix_up_at, GROUPS * tiles, queue)
     queue.launch[gemm_rs_bf16[config, DenseProduct[config.rows, schedule]]](
         grid_of_rs_bf16(m, n, k, plan),
         StagedRows.at(workspace, NUMBER_BYTES * k, m, config.rows),
         flags,
-        Activations(problem),
+        a,
         Weights(problem),
         Result(problem),
         FixUp[config.rows].at(tiles, fix_up_at),

@@ -5,7 +5,9 @@
                ups without gates: multiply, activate sums
 
     rows of A become      rows are listed by                 prepared by            multiplied by
-    bfloat16              lay_out_groups, route_slots        prepare_bf16_places    gemm_rs_bf16
+    bfloat16              lay_out_groups, route_slots        prepare_bf16_places;   gemm_rs_bf16
+                                                             of NVFP4
+                                                             prepare_operands
     E5M2, E4M3            begin_groups, begin_slots, with    prepare_operands       gemm_rs_fp8
                           exponents of all rows of B
 
@@ -18,7 +20,6 @@ from std.math import align_up
 from ..experts import Experts, ExpertsProblem, GroupedProblem
 from ..launch.queue import Queue, device_pointer
 from ..numbers.gates import Gate
-from ..numbers.scales import Scale
 from ..problem import Known, Left
 from ..routing.groups import Groups
 from ..routing.slots import Slots
@@ -29,8 +30,10 @@ from .target import Target, launch_activation
 from .gemm_rs_bf16 import gemm_rs_bf16
 from .gemm_rs_fp8 import gemm_rs_fp8
 from .host.moe import (
+    ALL_OPERANDS,
     TILE_ROWS,
     Memory,
+    Operands,
     column_tiles_of,
     grid_of_begin,
     grid_of_lists,
@@ -42,10 +45,11 @@ from .host.moe import (
     workspace_of,
 )
 from .host.workspace import ALL_ROWS, LANE_CHUNKS, MANY_CHUNKS
-from .layout import NVFP4, OPERANDS, TILE_ROWS as WEIGHT_ROWS
+from .layout import TILE_ROWS as WEIGHT_ROWS
 from .plan import Kernel, OperandType
 from .prepare.bf16 import prepare_bf16_places
 from .prepare.experts import Matrices, begin_groups, begin_slots
+from .prepare.kept import RoundedRows
 from .prepare.kernel import TilesOfB, launch_prepare
 from .prepare.operands import PreparedRows
 from .prepare.source import SourceRows
@@ -59,12 +63,12 @@ from .streaming import kernel as streaming
 def multiply_grouped[known: Known](problem: GroupedProblem, mut queue: Some[Queue]) raises:
     """Launches a grouped product."""
     var kernel = kernel_of(problem)
-    comptime for weights in [OPERANDS, NVFP4]:
-        comptime if may_take_operands[known](weights):
-            if kernel != Kernel.PORTABLE and problem.experts.right.format == weights.code():
+    comptime for operands in ALL_OPERANDS:
+        comptime if may_take_operands[known](operands.weights):
+            if kernel != Kernel.PORTABLE and operands.are_of(problem.left, problem.experts.right):
                 if kernel == Kernel.STREAM:
-                    return streaming.multiply_grouped[weights.scale](problem, queue)
-                return _multiply_grouped[weights.scale](problem, queue)
+                    return streaming.multiply_grouped[operands](problem, queue)
+                return _multiply_grouped[operands](problem, queue)
     portable.multiply_grouped[known](problem, queue)
 
 
@@ -73,25 +77,25 @@ def multiply_experts[
 ](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     """Launches a layer of experts."""
     var kernel = kernel_of(problem)
-    comptime for weights in [OPERANDS, NVFP4]:
-        comptime may_take = may_take_operands[known_gate_up](weights)
-        comptime if may_take and may_take_operands[known_down](weights):
-            if kernel != Kernel.PORTABLE and problem.gate_up.right.format == weights.code():
+    comptime for operands in ALL_OPERANDS:
+        comptime may_take = may_take_operands[known_gate_up](operands.weights)
+        comptime if may_take and may_take_operands[known_down](operands.weights):
+            if kernel != Kernel.PORTABLE and operands.are_of(problem.left, problem.gate_up.right):
                 if kernel == Kernel.STREAM:
-                    return streaming.multiply_experts[weights.scale](problem, queue)
-                return _multiply_experts[weights.scale](problem, queue)
+                    return streaming.multiply_experts[operands](problem, queue)
+                return _multiply_experts[operands](problem, queue)
     portable.multiply_experts[known_gate_up, known_down](problem, queue)
 
 
-def _multiply_grouped[scale: Scale](problem: GroupedProblem, mut queue: Some[Queue]) raises:
+def _multiply_grouped[operands: Operands](problem: GroupedProblem, mut queue: Some[Queue]) raises:
     if problem.m == 0 or problem.n == 0:
         return
     var memory = Memory.of(problem, queue.workspace(workspace_of(problem)))
     var product = _Product(
         problem.left, problem.experts, problem.n, problem.k, memory.first, memory.lists.marks
     )
-    # Rows of A that become bytes are found by the places of lists.
-    var lists = Lists.at(memory.lists, are_gathered=memory.is_fp8())
+    # Rows of A that become bytes, or are rounded, are found by the places of lists.
+    var lists = Lists.at(memory.lists, are_gathered=memory.goes_by_places())
     var sizes, tile_rows = Groups(problem), UInt32(memory.tile_rows)
     if memory.is_fp8():
         var matrices = product.matrices(lists)
@@ -100,10 +104,10 @@ def _multiply_grouped[scale: Scale](problem: GroupedProblem, mut queue: Some[Que
     else:
         queue.launch[lay_out_groups](grid_of_lists(), sizes, lists, tile_rows)
     var target = Target(Result(problem.values, problem.dtype, problem.m, problem.n), Gate.NONE)
-    product.launch[False, scale](memory, lists, target, queue)
+    product.launch[False, operands](memory, lists, target, queue)
 
 
-def _multiply_experts[scale: Scale](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
+def _multiply_experts[operands: Operands](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     if problem.routing.tokens == 0:
         return
     var memory = Memory.of(problem, queue.workspace(workspace_of(problem)))
@@ -124,16 +128,16 @@ def _multiply_experts[scale: Scale](problem: ExpertsProblem, mut queue: Some[Que
         queue.launch[route_slots](grid_of_lists(), routing, experts, lists, tile_rows)
     var hidden = Result(memory.hidden, problem.left.dtype, count, inner)
     if is_fused(problem.gate):
-        gate_up.launch[True, scale](memory, lists, Target(hidden, problem.gate), queue)
+        gate_up.launch[True, operands](memory, lists, Target(hidden, problem.gate), queue)
     else:
         var of_sums = Result(memory.rows, Int(FLOAT32), count, sums)
-        gate_up.launch[False, scale](memory, lists, Target(of_sums, Gate.NONE), queue)
+        gate_up.launch[False, operands](memory, lists, Target(of_sums, Gate.NONE), queue)
         hidden.rows = UInt32(memory.lists.num_places)
         launch_activation(memory.rows, problem.gate, hidden, queue)
     # Hidden numbers are where their places are.
     lists.are_gathered = False
     var of_slots = Result(memory.rows, Int(FLOAT32), count, width)
-    down.launch[False, scale](memory, lists, Target(of_slots, Gate.NONE), queue)
+    down.launch[False, operands](memory, lists, Target(of_slots, Gate.NONE), queue)
     launch_sums(problem, memory.rows, Places.listed_at(lists.places), queue)
 
 
@@ -164,40 +168,52 @@ struct _Product(TrivialRegisterPassable):
         return Matrices.of(self.experts, self.n, self.k, exponents)
 
     def launch[
-        is_gated: Bool, scale: Scale
+        is_gated: Bool, operands: Operands
     ](self, memory: Memory, lists: Lists, target: Target, mut queue: Some[Queue]) raises:
         """Launches the preparation of rows, and the product."""
-        comptime if scale == OPERANDS.scale:
+        comptime if operands == Operands.MXFP4:
             if memory.kernel == Kernel.RS_E4M3:
                 return self._launch_fp8[OperandType.E4M3, is_gated](memory, lists, target, queue)
             if memory.is_fp8():
                 return self._launch_fp8[OperandType.E5M2, is_gated](memory, lists, target, queue)
-        self._launch_bf16[is_gated, scale](memory, lists, target, queue)
+        self._launch_bf16[is_gated, operands](memory, lists, target, queue)
 
     def _launch_bf16[
-        is_gated: Bool, scale: Scale
+        is_gated: Bool, operands: Operands
     ](self, memory: Memory, lists: Lists, target: Target, mut queue: Some[Queue]) raises:
         var a = Activations(self.left, self.k)
         var num_places = memory.lists.num_places
         var rows_of_a = StagedRows.at(self.rows, NUMBER_BYTES * self.k, num_places, ALL_ROWS)
         var flags = device_pointer[DType.uint8](self.marks)
         var num_tiles = Int(lists.num_tiles)
-        queue.launch[prepare_bf16_places](
-            grid_of_stages(memory.tile_rows, num_tiles, self.k),
-            a,
-            UInt32(1 if is_left_aligned(self.left) else 0),
-            lists,
-            rows_of_a.first,
-            flags,
-            UInt32(num_places),
-        )
+        comptime if operands.has_factors:
+            var factors = device_pointer[DType.float32](memory.factors_at(self.rows, self.k))
+            var to = RoundedRows[True](rows_of_a, factors)
+            var places = SourceRows[True].of(
+                num_places, self.k, LANE_CHUNKS, lists.sources, lists.are_gathered
+            )
+            launch_prepare(a, TilesOfB.none(), to, places, queue)
+            a = Activations(to.left(), self.k)
+        else:
+            queue.launch[prepare_bf16_places](
+                grid_of_stages(memory.tile_rows, num_tiles, self.k),
+                a,
+                UInt32(1 if is_left_aligned(self.left) else 0),
+                lists,
+                rows_of_a.first,
+                flags,
+                UInt32(num_places),
+            )
         var column_tiles = column_tiles_of(Int(target.rows.columns), is_gated)
         var weights = ExpertWeights(self.experts, self.n)
         comptime gating = Gating.EITHER if is_gated else Gating.NONE
         comptime for rows in TILE_ROWS:
             if memory.tile_rows == rows:
                 comptime Product = GroupedProduct[rows, gating]
-                queue.launch[gemm_rs_bf16[RsConfig.grouped(rows, scale), Product]](
+                comptime CONFIG = RsConfig.grouped(rows).under(
+                    operands.weights.scale, operands.has_factors
+                )
+                queue.launch[gemm_rs_bf16[CONFIG, Product]](
                     grid_of_tiles(memory.kernel, rows, num_tiles, column_tiles),
                     rows_of_a, flags, a, weights, target, lists, UInt32(1),
                 )  # fmt: skip

@@ -182,6 +182,8 @@ comptime SUM_STRIDE = COLUMNS + 4
 
 comptime MANY_ROWS = 128
 """Rows of a listed tile from which on a warp has enough to do without splitting K."""
+comptime FACTORED_ROWS = 64
+"""Rows of A whose sums meet factors before those of others: of more, ptxas spills sums."""
 comptime PASS_ROWS = 32
 """Rows whose partial sums are reduced at a time, behind the stages."""
 
@@ -204,28 +206,30 @@ struct RsConfig(Equatable, TrivialRegisterPassable):
     """Registers of the other threads: what consumers leave."""
     var scale: Scale
     """The scales of weights."""
+    var has_factors: Bool
+    """Whether sums meet factors of rows of A, too, under E4M3 scales."""
 
     @staticmethod
-    def persistent(rows: Int, scale: Scale = Scale.E8M0) -> Self:
+    def persistent(rows: Int) -> Self:
         """Returns that for many rows: a weight is decoded once for all of them, tile after tile."""
-        return Self(rows, 1, True, 1, 232, 40, scale)
+        return Self(rows, 1, True, 1, 232, 40, Scale.E8M0, False)
 
     @staticmethod
-    def split_k(rows: Int, scale: Scale = Scale.E8M0) -> Self:
+    def split_k(rows: Int) -> Self:
         """Returns that for fewer: decoding takes the time, hence twice the consumers."""
-        return Self(rows, 2, False, 1, 112, 32, scale)
+        return Self(rows, 2, False, 1, 112, 32, Scale.E8M0, False)
 
     @staticmethod
-    def grouped(rows: Int, scale: Scale = Scale.E8M0) -> Self:
+    def grouped(rows: Int) -> Self:
         """Returns that for tiles of a list."""
-        return Self.persistent(rows, scale) if rows >= MANY_ROWS else Self(
-            rows, 2, True, STEP_BLOCKS, 112, 32, scale
+        return Self.persistent(rows) if rows >= MANY_ROWS else Self(
+            rows, 2, True, STEP_BLOCKS, 112, 32, Scale.E8M0, False
         )
 
-    def under(self, scale: Scale) -> Self:
-        """Returns the setting for weights under other scales."""
+    def under(self, scale: Scale, has_factors: Bool) -> Self:
+        """Returns the setting for weights under other scales, and rows that have factors or not."""
         var found = self
-        found.scale = scale
+        found.scale, found.has_factors = scale, has_factors
         return found
 
     def consumer_warps(self) -> Int:
@@ -377,6 +381,8 @@ struct StreamConfig(Equatable, TrivialRegisterPassable):
     """Whether columns are gates and ups, in halves of the tiles or next to each other."""
     var scale: Scale
     """The scales of weights."""
+    var may_have_factors: Bool
+    """Whether rows of A may have factors, under E4M3 scales: of grouped products all have."""
 
     @staticmethod
     def dense(plan: Plan, share: Int, scale: Scale = Scale.E8M0) -> Self:
@@ -384,13 +390,19 @@ struct StreamConfig(Equatable, TrivialRegisterPassable):
         var tiles = plan.columns // TILE_ROWS
         var k_warps = DENSE_WARPS // tiles
         var is_short = share <= SHORT * k_warps
-        return Self(plan.rows // FRAGMENT_ROWS, tiles, k_warps, is_short, False, False, scale)
+        var factors = scale == Scale.E4M3
+        var fragments = plan.rows // FRAGMENT_ROWS
+        return Self(fragments, tiles, k_warps, is_short, False, False, scale, factors)
 
     @staticmethod
-    def grouped(row_fragments: Int, is_gated: Bool, scale: Scale = Scale.E8M0) -> Self:
+    def grouped(
+        row_fragments: Int, is_gated: Bool, scale: Scale = Scale.E8M0, has_factors: Bool = False
+    ) -> Self:
         """Returns that of tiles of so many rows of an expert."""
         var tiles = 1 if row_fragments == 1 and not is_gated else 2
-        return Self(row_fragments, tiles, GROUPED_K_WARPS, False, True, is_gated, scale)
+        return Self(
+            row_fragments, tiles, GROUPED_K_WARPS, False, True, is_gated, scale, has_factors
+        )
 
     def warps(self) -> Int:
         """Returns the warps of a CTA."""

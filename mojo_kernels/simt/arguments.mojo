@@ -20,16 +20,14 @@ from ..experts import Experts
 from ..launch.queue import DevicePointer, KernelStruct, device_pointer
 from ..layouts import OperandLayout, Plain, RUN_BYTES
 from ..numbers.floats import F32_MANTISSA_BITS, round_to
-from ..numbers.decode import decode
-from ..numbers.elements import Element
 from ..numbers.formats import FORMATS, Format, block_of, has_e4m3_scales, has_float_scales
 from ..numbers.rounding import Rounding, float_scale_from_amax, tensor_scale_from_amax
 from ..numbers.scales import decode_scale
 from ..problem import Left, LeftKind, NO_BIAS, Problem
 from .codec import ANY_BITS, Chunk, LANES_PER_BLOCK
-from .codec import amax_of_lanes, decode_chunk, e4m3_scale_of_block, element_of
+from .codec import amax_of_lanes, decode_chunk, element_of
 from .codec import finite_magnitude_of_chunk, magnitude_of_chunk
-from .codec import rounded_over, rounded_values, scale_of_block
+from .codec import rounded_over, rounded_under_tensor_scale, rounded_values, scale_of_block
 from .host import BFLOAT16, CHUNK
 from .views import AnyFloats, PackedRows
 
@@ -58,7 +56,7 @@ struct Activations(KernelStruct):
     var values: DevicePointer[DType.uint8]
     """Floats or codes."""
     var scales: DevicePointer[DType.uint8]
-    """Scales of codes."""
+    """Scales of codes, or factors of floats that are kept."""
     var row_stride: Int
     """Floats from one row to the next."""
     var kind: Int32
@@ -96,6 +94,16 @@ struct Activations(KernelStruct):
     def is_encoded(self) -> Bool:
         """Says whether there are codes and scales, plain layout."""
         return self.kind == Int32(LeftKind.ENCODED.code)
+
+    @always_inline
+    def factors(self) -> DevicePointer[DType.float32]:
+        """Returns what sums of rows that are kept meet, a float32 each."""
+        return self.scales.unsafe_bitcast[Float32]()
+
+    @always_inline
+    def has_factors(self) -> Bool:
+        """Says whether there are any, of floats that are kept."""
+        return Int(self.scales) != 0
 
     @always_inline
     def floats(self) -> AnyFloats:
@@ -153,9 +161,7 @@ struct Activations(KernelStruct):
         comptime if bits == ANY_BITS:
             if has_e4m3_scales(Int(self.format)):
                 var tensor_scale = tensor_scale_from_amax(row_amax)
-                var byte = e4m3_scale_of_block(magnitude_of_chunk(x), tensor_scale)
-                var scale = decode[Element.E4M3](byte.cast[DType.uint32]())
-                var values = rounded_over(x, scale * tensor_scale, element) * scale
+                var values = rounded_under_tensor_scale(x, tensor_scale, element)
                 return (values, tensor_scale.cast[DType.float64]())
             if has_float_scales(Int(self.format)):
                 var amax = magnitude_of_chunk(x) if in_range else UInt32(0)

@@ -16,6 +16,7 @@ from std.bit import log2_floor
 from std.math import ceildiv
 from std.memory import bitcast
 
+from ..numbers.decode import decode
 from ..numbers.elements import Element
 from ..numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
 from ..numbers.formats import E4M3_BLOCK, FORMATS, Format
@@ -112,6 +113,17 @@ def e4m3_scale_of_block(amax: UInt32, tensor_scale: Float32) -> UInt8:
     All lanes of the warp call it.
     """
     return e4m3_scale_from_amax(amax_of_lanes[LOG2_LANES_PER_E4M3_BLOCK](amax), tensor_scale)
+
+
+@always_inline
+def rounded_under_tensor_scale(x: Chunk, tensor_scale: Float32, element: Element) -> Chunk:
+    """Returns what a chunk stands for under E4M3 scales, these multiplied in, the tensor scale not.
+
+    All lanes of the warp call it.
+    """
+    var byte = e4m3_scale_of_block(magnitude_of_chunk(x), tensor_scale)
+    var scale = decode[Element.E4M3](byte.cast[DType.uint32]())
+    return rounded_over(x, scale * tensor_scale, element) * scale
 
 
 @always_inline

@@ -26,7 +26,7 @@ from ..numbers.formats import Format, block_of, has_e4m3_scales, has_float_scale
 from ..numbers.gates import Gate
 from ..numbers.norms import HALF_SEGMENT, Rounds, SEGMENT, mean_of, reciprocal_of
 from ..numbers.rounding import float_scale_from_amax, tensor_scale_from_amax
-from ..tiles import SharedTile, in_shared
+from ..tiles import in_shared
 from .arguments import carry_of
 from .codec import (
     Chunk,

@@ -1,7 +1,8 @@
 """Claims of products with NVFP4 weights on Hopper, for who computes them: interpreter, device.
 
 `product(x, w, plan, **rules)` returns what `linear` does of plain weights, preshuffled for CUDA,
-and activations that are kept. Plans are those of `hopper/plan.mojo`.
+and activations that are kept unless rules say otherwise, or `matmul` of codes. Plans are those of
+`hopper/plan.mojo`.
 """
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 
 import mx_kernels as mx
 import oracle
-from cases import floats_of, numbers_of, values_of
+from cases import floats_of, numbers_of, same_bits, values_of
 
 PLANS = [
     "stream 8x32 splitK2", "stream 8x64", "stream 8x128 splitK4", "stream 8x256", "stream 16x32",
@@ -22,6 +23,8 @@ PLANS = [
 """Every main loop, every height of its tiles, with and without a split of K."""
 SCALE_ROUNDINGS = 1
 """A sum meets the tensor scale of its column."""
+OF_BOTH = 2
+"""And of its row, where both sides are NVFP4."""
 NUMBERS = np.array([byte for byte in range(256) if byte & 0x7F != 0x7F], np.uint8)
 """E4M3 scales that are numbers, of either sign."""
 
@@ -87,3 +90,40 @@ def check_tensor_scales_at_the_ends(product, plan):
     assert not spoilt[:, [3, 39]].isfinite().any()
     kept = [column for column in range(40) if column not in (3, 39)]
     assert torch.equal(spoilt[:, kept], got[:, kept])
+
+
+def check_both_sides(product, m, n, k, plan, *, dtype=torch.bfloat16, out=torch.bfloat16):
+    """Claims the derived bound of NVFP4 activations, and that codes have the same bits.
+
+    Rows are of many sizes, some zeros, and one has a number that is not finite: its block is NaN.
+    """
+    torch.manual_seed(m + n + k)
+    x = torch.randn(m, k) * 2.0 ** (torch.arange(m)[:, None] % 9 - 6)
+    x[0, 16:32], x[m // 2], x[-1, 5] = 0, 0, torch.inf
+    x, w, bias = x.to(dtype), weights(n, k), torch.randn(n).to(out)
+    rules = {"bias": bias, "out_dtype": out}
+    got = product(x, w, plan, activations="nvfp4", **rules)
+    assert got.dtype == out and got[:-1].isfinite().all() and got[-1].isnan().all()
+    codes = mx.quantize(x, format="nvfp4")
+    same_bits(got, product(codes, w, plan, **rules))
+    name = str(out).removeprefix("torch.")
+    oracle.assert_matmul(
+        values_of(got), numbers_of(codes), numbers_of(w), name, values_of(bias),
+        scale_roundings=OF_BOTH,
+    )  # fmt: skip
+
+
+def check_every_pair_of_tensor_scales(product, plan):
+    """Claims what float32 has of sums under tensor scales of any size on both sides."""
+    ends = 2.0 ** np.array([-149, -130, -107, -105, -60, 0, 60, 82, 84, 100, 127])
+    a, w = weights(len(ends), 96, 1), weights(4 * len(ends), 96, 2)
+    floats_of(a.scales.numpy())[:] = np.float32(ends[:, None])
+    floats_of(w.scales.numpy())[:] = np.resize(np.float32(ends), (len(w.codes), 1))
+    got = product(a, w, plan, out_dtype=torch.float32)
+    assert (got.isfinite() & (got != 0)).float().mean() > 0.4
+    oracle.assert_matmul(values_of(got), numbers_of(a), numbers_of(w), scale_roundings=OF_BOTH)
+    floats_of(a.scales.numpy())[3], floats_of(w.scales.numpy())[5] = np.nan, np.inf
+    spoilt = product(a, w, plan, out_dtype=torch.float32)
+    assert not spoilt[3].isfinite().any() and not spoilt[:, 5].isfinite().any()
+    rows, columns = (np.arange(count) != at for count, at in ((len(ends), 3), (len(w.codes), 5)))
+    same_bits(spoilt[rows][:, columns], got[rows][:, columns])

@@ -21,7 +21,9 @@ ENTRIES = {"stream": "hopper_streaming", "rs_bf16": "hopper_gemm_rs_b", "ss_bf16
 
 def product(x, w, plan, seed=0, **rules):
     """Returns a product by the kernel that a plan names."""
-    recorded = calls.multiply(x, w.preshuffle("cuda"), plan=plan, activations="bf16", **rules)
+    if not isinstance(x, mx.MXTensor):
+        rules.setdefault("activations", "bf16")
+    recorded = calls.multiply(x, w.preshuffle("cuda"), plan=plan, **rules)
     assert ENTRIES[plan.split()[0]] in recorded.launches[-1].entry
     return device.run(recorded, seed)
 
@@ -50,6 +52,26 @@ def test_tensor_scales_at_the_ends_of_the_range(plan):
 def test_other_floats_are_kept_as_bfloat16(dtype, m):
     plan = "stream 8x64" if m == 3 else "rs_bf16 64x128"
     claims.check(product, m, 72, 160, plan, dtype=dtype, out=dtype)
+
+
+@pytest.mark.parametrize("plan", claims.PLANS)
+def test_nvfp4_activations_have_the_bits_of_codes_in_every_plan(plan):
+    index = claims.PLANS.index(plan)
+    n, k = [(40, 96), (257, 544), (100, 1056)][index % 3]
+    claims.check_both_sides(product, [70, 7, 20][index % 3], n, k, plan)
+
+
+@pytest.mark.parametrize("plan", ["stream 8x64", "rs_bf16 64x128", "ss_bf16 64x256 prepared"])
+def test_tensor_scales_of_both_sides_at_the_ends_of_the_range(plan):
+    claims.check_every_pair_of_tensor_scales(product, plan)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("m, k", [(3, 160), (9, 4160), (1101, 96)])
+def test_rows_of_any_floats_are_rounded_in_the_call(dtype, m, k):
+    """One row a CTA or several, a chunk a lane or more, loaded once or twice."""
+    plan = "rs_bf16 256x128" if m > 256 else "stream 16x32"
+    claims.check_both_sides(product, m, 8, k, plan, dtype=dtype, out=torch.float32)
 
 
 # Experts

@@ -10,17 +10,21 @@ their scales:
 
 Under E8M0 scales a block has one for 32 codes of a row, under E4M3 scales one for 16: lanes have theirs.
 Tensor scales, one a row behind the E4M3 scales of a tile, lie byte by byte: the first bytes of all
-rows, then the second ones. Sums meet them after the main loop, in registers.
+rows, then the second ones. Sums meet them after the main loop, in registers, and the factors of rows of
+A with them, if those have any.
 """
 
 from layout import Coord
 from max.gpu import thread_idx
+from max.gpu.primitives.warp import shuffle_idx
+from std.math import ceildiv
 from std.memory import bitcast
 
-from ...launch.queue import device_pointer
+from ...launch.queue import DevicePointer, device_pointer
 from ...numbers.scales import Scale
 from ...simt.arguments import Weights
 from ...simt.instructions import pick_bytes
+from ...simt.views import flat_of
 from ..instructions.packed import LOW_BYTES, join_bytes, join_halves, multiply_pairs_by_half
 from ..instructions.shared_memory import load_pair, load_word, store_word
 from ..accumulator import PAIR, place_of
@@ -43,6 +47,8 @@ from ..shapes import HALVES, OCTET, RsLayout, STEP_BLOCKS, TILES, WARP_ROWS, WOR
 
 comptime ROWS = 2
 """Rows of a lane."""
+comptime LANES = 32
+"""Lanes of a warp."""
 
 
 @always_inline
@@ -234,6 +240,15 @@ def load_tensor_planes(scales: Int, tile: UInt32, k: UInt32) -> TensorPlanes:
     return keep_here(planes)
 
 
+@always_inline
+def tensor_scale_of(planes: TensorPlanes, word: UInt32) -> Float32:
+    """Returns the tensor scale of one of a lane's four rows of a tile."""
+    var selector = word | (UInt32(WORD_BYTES) + word) << 4
+    var low = pick_bytes(planes[0], planes[1], selector)
+    var high = pick_bytes(planes[2], planes[3], selector)
+    return bitcast[DType.float32](join_halves[False](low, high))
+
+
 @fieldwise_init
 struct SumFactor(TrivialRegisterPassable):
     """What sums of a weight row are multiplied by: its tensor scale, and what codes were halved."""
@@ -246,13 +261,31 @@ struct SumFactor(TrivialRegisterPassable):
     @always_inline
     def of(planes: TensorPlanes, word: UInt32) -> Self:
         """Returns that of one of a lane's four rows of a tile."""
-        var selector = word | (UInt32(WORD_BYTES) + word) << 4
-        var low = pick_bytes(planes[0], planes[1], selector)
-        var high = pick_bytes(planes[2], planes[3], selector)
-        var scale = bitcast[DType.float32](join_halves[False](low, high))
+        var scale = tensor_scale_of(planes, word)
         comptime DOUBLED = Float32(1 << E4M3_HALVINGS)
         var is_small = abs(scale) < 1
         return Self(scale * DOUBLED if is_small else scale, 1 if is_small else DOUBLED)
+
+    @staticmethod
+    @always_inline
+    def beside_factors[halvings: Int](tensor_scale: Float32) -> Self:
+        """Returns that of a weight row, of sums so often halved, that rows of NVFP4 are multiplied by.
+
+        Such sums are zero or from 2**-20 to 2**44, of K below 2**21: times `first` they stay within
+        float32. What is left, a power of two, goes to the factor of a row of A.
+        """
+        comptime DOUBLED, LARGE, SMALL = Float32(1 << halvings), Float32(2) ** 60, Float32(2) ** -44
+        var magnitude = abs(tensor_scale)
+        if magnitude > Float32(2) ** 83:
+            return Self(tensor_scale * (DOUBLED / LARGE), LARGE)
+        if magnitude < Float32(2) ** -106:
+            return Self(tensor_scale * (DOUBLED / SMALL), SMALL)
+        return Self(tensor_scale * DOUBLED, 1)
+
+    @always_inline
+    def apply_beside(self, sum: Float32, of_row: Float32) -> Float32:
+        """Multiplies a sum by the factor of a row of A, too, last: only C may leave float32."""
+        return sum * self.first * (of_row * self.second)
 
     @always_inline
     def apply[width: SIMDLength, //](self, sums: SIMD[DType.float32, width]) -> type_of(sums):
@@ -279,6 +312,32 @@ struct RowTensorScales[Reader: WeightReader](TrivialRegisterPassable):
         return Self(reader, first, second)
 
     @always_inline
+    def apply_both[
+        rows: Int, //, at_once: Int
+    ](
+        self,
+        factors: DevicePointer[DType.float32],
+        first: UInt32,
+        last: UInt32,
+        mut sums: Accumulator[rows],
+    ):
+        """Multiplies all sums of the lane, by factors of rows of A too, so many rows at once.
+
+        Factors are those of rows from one on.
+        """
+        var of_weights = Array[SumFactor, ROWS](uninitialized=True)
+        comptime for row in range(ROWS):
+            var word = self.reader.place[row]()[1]
+            of_weights[row] = SumFactor.beside_factors[E4M3_HALVINGS](
+                tensor_scale_of(self.first if row == 0 else self.second, word)
+            )
+        comptime for row in range(0, rows, at_once):
+            var here = first + UInt32(row)
+            if row == 0 or here <= last:
+                keep_branch()
+                _apply_both[row, at_once](of_weights, factors, here, last, sums)
+
+    @always_inline
     def apply[rows: Int, //](self, mut sums: Accumulator[rows]):
         """Multiplies all sums of the lane."""
         comptime for row in range(ROWS):
@@ -288,3 +347,33 @@ struct RowTensorScales[Reader: WeightReader](TrivialRegisterPassable):
                 comptime for i in range(PAIR):
                     comptime part, at = place_of(octet, row, i)
                     sums[part][at] = factor.apply(sums[part][at])
+
+
+@always_inline
+def _apply_both[
+    rows: Int, //, first_row: Int, count: Int
+](
+    of_weights: Array[SumFactor, ROWS],
+    factors: DevicePointer[DType.float32],
+    first: UInt32,
+    last: UInt32,
+    mut sums: Accumulator[rows],
+):
+    """Does so with some rows of A from one on, whose factors begin with one.
+
+    A lane loads one of 32, and gets those of others: as many loads as it has sums would take the
+    registers of these.
+    """
+    comptime LOADS = ceildiv(count, LANES)
+    var lane = UInt32(thread_idx.x) % UInt32(LANES)
+    var loaded = Array[Float32, LOADS](uninitialized=True)
+    comptime for i in range(LOADS):
+        loaded[i] = flat_of(factors)[Int(min(first + UInt32(LANES * i) + lane, last))]
+    var pair = UInt32(PAIR) * (lane % UInt32(K_LANES))
+    comptime for octet in range(count // OCTET):
+        comptime for i in range(PAIR):
+            comptime load, in_load = divmod(OCTET * octet + i, LANES)
+            var of_row = shuffle_idx(loaded[load], pair + UInt32(in_load))
+            comptime for row in range(ROWS):
+                comptime part, at = place_of(first_row // OCTET + octet, row, i)
+                sums[part][at] = of_weights[row].apply_beside(sums[part][at], of_row)

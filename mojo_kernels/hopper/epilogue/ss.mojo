@@ -111,7 +111,7 @@ def finish[
     var slot = slot_of(last)
     var marks = Marks[rows].load(last, place)
     var factors = SIMD[DType.float32, ROWS](1)
-    comptime if Operands.SCALING == Scaling.ROWS:
+    comptime if Operands.SCALING.is_of_rows():
         comptime for row in range(ROWS):
             factors[row] = load_float(slot.factor_at(place.entry + UInt32(OCTET * row)))
     comptime for octet in range(PART_COLUMNS // OCTET):
@@ -182,7 +182,7 @@ def scaled[
     Operands: SsOperands, //
 ](sum: Float32, of_row: Float32, end: Float32, operands: Operands) -> Float32:
     """Applies what a sum meets in the end."""
-    comptime if Operands.SCALING == Scaling.ROWS:
+    comptime if Operands.SCALING.is_of_rows():
         return operands.scale(sum, of_row, end)
     comptime MEETS_END = Operands.SCALING == Scaling.TILES or Operands.SCALING == Scaling.ENDS
     return sum * end if MEETS_END else sum
@@ -319,7 +319,7 @@ def add_ranks[
         var at = region.at(Coord(row, column))
         var total = sum_of_ranks[ranks](SIMD[DType.uint32, 1](at))
         var of_row = Float32(1)
-        comptime if Operands.SCALING == Scaling.ROWS:
+        comptime if Operands.SCALING.is_of_rows():
             of_row = load_float(slot.factor_at(row))
         comptime for i in range(QUAD):
             total[i] = scaled(total[i], of_row, ends[i], operands)

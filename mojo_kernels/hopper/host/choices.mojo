@@ -16,7 +16,7 @@ from ..plan import Kernel, Plan
 from .costs import FAMILIES, NEVER, RANKS, costs_of, terms_of
 from .gemm import Pair
 from .measured import EXCEPTIONS
-from .workspace import workspace_of as workspace_of_plan
+from .workspace import RoundedPlaces, workspace_of as workspace_of_plan
 
 comptime MAX_FEW_ROWS = 8
 """Up to this many rows of activations, no plan wants a workspace."""
@@ -52,8 +52,8 @@ struct Choice(TrivialRegisterPassable):
         if self.plan.kernel == Kernel.PORTABLE or self.plan.kernel == Kernel.TILES:
             return (
                 "fast kernels take MXFP4 weights, preshuffled for CUDA, with MXFP4, MXFP6, MXFP8 or"
-                " bfloat16 activations, NVFP4 ones with bfloat16, and MXFP8, or plain E4M3 with"
-                " float32 scales, on both sides"
+                " bfloat16 activations, NVFP4 ones with NVFP4 or bfloat16, and MXFP8, or plain E4M3"
+                " with float32 scales, on both sides"
             )
         if self.plan.kernel == Kernel.SS_E4M3:
             return "codes of eight bits under float scales: FP8 tensor cores, rows as they lie"
@@ -74,8 +74,9 @@ def choice_of_portable(m: Int, n: Int, k: Int, left_format: Int, right_format: I
     return Choice(Plan.portable_tiles(tile, cut.parts), 0, False)
 
 
-def choose(m: Int, n: Int, k: Int, pair: Pair) -> Choice:
+def choose(m: Int, n: Int, k: Int, given: Pair) -> Choice:
     """Returns the plan for a shape that fast kernels take."""
+    var pair = given.planned()
     if not pair.is_eight_bits():
         for known in global_constant[EXCEPTIONS]():
             if m == known.m and n == known.n and k == known.k:
@@ -111,7 +112,7 @@ def candidates(m: Int, n: Int, k: Int, pair: Pair) -> List[Candidate]:
     ref families = global_constant[FAMILIES]()
     var found = List[Candidate]()
     for i in range(len(families)):
-        if families[i].has(m, pair):
+        if families[i].has(m, pair.planned()):
             var terms = terms_of(families[i], m, n, k)
             var us = costs_of(i, terms, m, k)
             for lane in range(len(RANKS)):
@@ -147,12 +148,14 @@ def _plan_of(m: Int, n: Int, k: Int, pair: Pair, forced: Optional[Plan]) -> Plan
 def workspace_of(m: Int, n: Int, k: Int, pair: Pair, forced: Optional[Plan] = None) -> Workspace:
     """Returns the workspace that a product may want, with a forced plan or the table's.
 
-    Only of MXFP8 and float scales, few rows want one. Results and types are not known here: those
-    of float32 have another plan than those of two bytes, and the space is enough for either.
+    Only of NVFP4, MXFP8 and float scales, few rows want one. Results and types are not known here:
+    those of float32 have another plan than those of two bytes, and the space is enough for either.
     """
     var plan = _plan_of(m, n, k, pair, forced)
     if plan == Plan.PORTABLE:
         return Workspace(0, 0)
+    if pair == Pair.NVFP4:
+        return Workspace(0, RoundedPlaces.of(m, n, k, plan).num_bytes)
     var is_forced = Bool(forced) and plan == forced.value()
     if m <= MAX_FEW_ROWS and not is_forced and not pair.is_eight_bits():
         return Workspace(0, 0)

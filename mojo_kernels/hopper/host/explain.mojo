@@ -117,7 +117,9 @@ def _launches_of(problem: GroupedProblem, asked: ExpertsQuestion) -> List[Explai
     if kernel == Kernel.PORTABLE:
         return [_portable("product", "simt/matmul.mojo", asked.m, n, False)]
     if kernel == Kernel.STREAM:
-        return [_streaming("product", asked, 0, n, k, False)]
+        var launches = _round(asked, asked.m, k)
+        launches.append(_streaming("product", asked, 0, n, k, False))
+        return launches^
     var memory = moe.Memory.of(problem, 0)
     var tiles = asked.experts * ceildiv(n, WEIGHT_ROWS)
     return [
@@ -138,11 +140,12 @@ def _launches_of(problem: ExpertsProblem, asked: ExpertsQuestion) -> List[Explai
         ]
     if kernel == Kernel.STREAM:
         var slots = asked.rows()
-        var launches: List[Explained] = [
-            _streaming("gate_up", asked, slots, inner if is_gated else sums, width, is_gated)
-        ]
+        var launches = _round(asked, asked.m, width)
+        var columns = inner if is_gated else sums
+        launches.append(_streaming("gate_up", asked, slots, columns, width, is_gated))
         if not is_gated:
             launches.append(_activate(slots, inner))
+        launches += _round(asked, slots, inner)
         launches.append(_streaming("down", asked, slots, width, inner, False))
         launches.append(_add(asked.m, width))
         return launches^
@@ -180,7 +183,7 @@ def _portable(
     """Returns a portable product."""
     var tile_n = portable.WARPS * (portable.PAIRS if is_gated else portable.COLUMNS)
     var reason = StaticString(
-        "Hopper's kernels take MXFP4 weights, or NVFP4 ones with kept activations"
+        "Hopper's kernels take MXFP4 weights, or NVFP4 ones with kept or NVFP4 activations"
     )
     var grid = portable.grid_of_warps(rows, columns)
     return _explained(name, file, reason, grid, 1, tile_n)
@@ -198,6 +201,15 @@ def _streaming(
     return _explained(name, file, reason, grid, config.rows(), config.columns())
 
 
+def _round(asked: ExpertsQuestion, rows: Int, k: Int) -> List[Explained]:
+    """Returns the launch that rounds rows for `streaming`, if they want it."""
+    if not moe.is_rounded(asked.left()):
+        return []
+    var grid = moe.grid_of_places(Kernel.STREAM, rows, k)
+    var reason = StaticString("rows become bfloat16 numbers, and a factor each")
+    return [_explained("stage", "hopper/prepare/kernel.mojo", reason, grid)]
+
+
 def _list(memory: moe.Memory, reason: StaticString, weight_tiles: Int) -> Explained:
     """Returns the launch that lists rows; for FP8 it finds what weights are divided by, too."""
     if memory.is_fp8():
@@ -209,9 +221,11 @@ def _list(memory: moe.Memory, reason: StaticString, weight_tiles: Int) -> Explai
 def _prepare(memory: moe.Memory, what: StaticString, k: Int) -> Explained:
     """Returns the launch that prepares the rows of a product."""
     var lists = memory.lists
-    if memory.is_fp8():
+    if memory.goes_by_places():
         var grid = moe.grid_of_places(memory.kernel, lists.num_places, k)
         var reason = StaticString("rows become bytes once, not in each tile")
+        if memory.is_rounded:
+            reason = "rows become bfloat16 numbers, and a factor each, once"
         return _explained("stage", "hopper/prepare/kernel.mojo", reason, grid)
     var reason = StaticString("rows become stages once, not in each tile")
     if what == "tokens":

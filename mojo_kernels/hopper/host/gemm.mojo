@@ -51,8 +51,9 @@ def takes_mxfp4_weights(left: Int, right: Int, layout: Int = PRESHUFFLED) -> Boo
 
 
 def takes_nvfp4_weights(left: Int, right: Int, layout: Int = PRESHUFFLED) -> Bool:
-    """Says whether the kernels that multiply bfloat16 take two formats: floats are kept."""
-    var is_pair = may_be(left, NO_FORMAT) and may_be(right, NVFP4.code())
+    """Says whether the kernels that multiply bfloat16 take two formats: floats may be kept."""
+    comptime LEFT: List[Int] = [NVFP4.code(), NO_FORMAT]
+    var is_pair = _is_one_of[LEFT](left) and may_be(right, NVFP4.code())
     return is_pair and may_be(layout, PRESHUFFLED)
 
 
@@ -87,13 +88,15 @@ struct Pair(Equatable, TrivialRegisterPassable):
     """Both sides; the result has two bytes."""
     comptime KEPT = Self(2)
     """Activations of bfloat16, which are kept; weights of MXFP4 or NVFP4."""
-    comptime ROWS = Self(3)
+    comptime NVFP4 = Self(3)
+    """Both sides: activations become bfloat16 numbers, with the plans of those that are kept."""
+    comptime ROWS = Self(4)
     """E4M3 with a float scale for a row, on both sides; results of all below have two bytes."""
-    comptime BLOCKS = Self(4)
+    comptime BLOCKS = Self(5)
     """E4M3 with more float scales than that."""
-    comptime MXFP8 = Self(5)
+    comptime MXFP8 = Self(6)
     """Both sides."""
-    comptime MXFP8_MXFP4 = Self(6)
+    comptime MXFP8_MXFP4 = Self(7)
     """Activations of MXFP8 or MXFP6, weights of MXFP4."""
 
     @staticmethod
@@ -107,7 +110,7 @@ struct Pair(Equatable, TrivialRegisterPassable):
                 return Self.KEPT
             return Self.MXFP4 if k <= MAX_K else Self.MXFP4_WEIGHTS
         if takes_nvfp4_weights(left, right):
-            return Self.KEPT
+            return Self.KEPT if left == NO_FORMAT else Self.NVFP4
         if takes_mxfp8(left, right):
             return Self.MXFP8_MXFP4 if right == MXFP4 else Self.MXFP8
         if takes_float_scales(left, right):
@@ -128,12 +131,16 @@ struct Pair(Equatable, TrivialRegisterPassable):
             var is_bfloat16 = left.kind == LeftKind.KEPT and Int32(left.dtype) == BFLOAT16
             return pair if is_bfloat16 and left.row_stride >= problem.k else Self.MXFP4_WEIGHTS
         if not pair.is_eight_bits():
-            return Self.MXFP4_WEIGHTS if is_float32 else pair
+            return Self.MXFP4_WEIGHTS if is_float32 and pair == Self.MXFP4 else pair
         if left.kind == LeftKind.KEPT or is_float32:
             return Self.NONE
         if pair.is_float_scaled() and (right.codes | problem.k) % MAPPED_ALIGNMENT != 0:
             return Self.NONE
         return pair
+
+    def planned(self) -> Self:
+        """Returns the pair whose plans it gets."""
+        return Self.KEPT if self == Self.NVFP4 else self
 
     def is_eight_bits(self) -> Bool:
         """Says whether activations have eight bits."""
@@ -160,7 +167,7 @@ struct Pair(Equatable, TrivialRegisterPassable):
         """Says whether operands of a type are prepared for it."""
         if operand == OperandType.E4M3:
             return self == Self.MXFP8 or self == Self.MXFP8_MXFP4
-        return self == (Self.MXFP4 if operand == OperandType.E5M2 else Self.KEPT)
+        return self.planned() == (Self.MXFP4 if operand == OperandType.E5M2 else Self.KEPT)
 
 
 def takes(problem: Problem) -> Bool:
@@ -179,6 +186,7 @@ struct Scaling(Equatable, TrivialRegisterPassable):
     comptime COLUMNS = Self(2)
     comptime NUMBERS = Self(3)
     comptime ENDS = Self(4)
+    comptime BOTH_ENDS = Self(5)
 
     @staticmethod
     def of(left: Int, right: Int, k: Int) -> Self:
@@ -190,7 +198,11 @@ struct Scaling(Equatable, TrivialRegisterPassable):
 
     def is_of_numbers(self) -> Bool:
         """Says whether bfloat16 numbers are multiplied."""
-        return self == Self.NUMBERS or self == Self.ENDS
+        return self in (Self.NUMBERS, Self.ENDS, Self.BOTH_ENDS)
+
+    def is_of_rows(self) -> Bool:
+        """Says whether sums meet the factors of rows in the end."""
+        return self == Self.ROWS or self == Self.BOTH_ENDS
 
     def is_of_stages(self) -> Bool:
         """Says whether stages have factors."""

@@ -2,13 +2,13 @@
 
     stream              few rows of each: no lists, nothing prepared
     rs_e5m2, rs_e4m3    activations of MXFP4 or MXFP8, results of two bytes
-    rs_bf16             the others: activations kept, or results of four bytes
+    rs_bf16             the others: activations kept, or of NVFP4, or results of four bytes
 
-Weights are MXFP4, preshuffled for CUDA, or NVFP4 where activations are kept; activations are floats,
-kept or rounded to an MX format. All else is for the portable kernels. The host knows rows and experts,
-not who has how many: tiles are as high as experts with twice their share of the rows want, so that
-weights are decoded once; of few rows, tiles have room for what most experts get if ids are drawn at
-random.
+Weights are MXFP4, preshuffled for CUDA, or NVFP4 where activations are kept or NVFP4; activations
+are floats, kept or rounded to a format. All else is for the portable kernels. The host knows rows
+and experts, not who has how many: tiles are as high as experts with twice their share of the rows
+want, so that weights are decoded once; of few rows, tiles have room for what most experts get if
+ids are drawn at random.
 """
 
 from std.math import align_up, ceildiv
@@ -17,8 +17,7 @@ from ...experts import Experts, ExpertsProblem, GroupedProblem, NUMBERS, most_ti
 from ...launch.grid import Grid, Workspace
 from ...numbers.formats import Format, has_float_scales
 from ...numbers.gates import Gate
-from ...numbers.scales import Scale
-from ...problem import Known, Left, LeftKind, may_be
+from ...problem import Known, Left, LeftKind, Right, may_be
 from ...simt import host as portable
 from ...simt.host import FLOAT32, VECTOR_BYTES, bytes_of, is_left_aligned
 from ..layout import NVFP4, OPERANDS, TILE_ROWS as WEIGHT_ROWS
@@ -26,6 +25,7 @@ from ..plan import Kernel, MULTIPROCESSORS, PRESHUFFLED
 from ..shapes import (
     COLUMNS,
     EXPERT_CAPACITY,
+    FACTOR_BYTES,
     MAX_ROW_FRAGMENTS,
     PARTS,
     ROW_BYTES,
@@ -47,6 +47,7 @@ from .workspace import (
     MAX_K,
     PREPARE_THREADS,
     PREPARE_WARPS,
+    RoundedPlaces,
     ctas_of_rows,
     log_lanes_of,
 )
@@ -110,16 +111,14 @@ def most_places(rows: Int, groups: Int, tile_rows: Int) -> Int:
     return align_up(rows + between, PLACE_MULTIPLE) + tile_rows
 
 
-def streaming_config(
-    rows: Int, experts: Int, is_gated: Bool, scale: Scale = Scale.E8M0
-) -> StreamConfig:
+def streaming_config(rows: Int, experts: Int, is_gated: Bool) -> StreamConfig:
     """Returns that of the CTAs of `streaming` for so many rows."""
     var row_fragments = 1
     comptime for i in range(MAX_ROW_FRAGMENTS - 1):
         comptime share = SHARES[i]
         if rows > share * experts:
             row_fragments = i + 2
-    return StreamConfig.grouped(row_fragments, is_gated, scale)
+    return StreamConfig.grouped(row_fragments, is_gated)
 
 
 # Who takes what.
@@ -128,6 +127,26 @@ def streaming_config(
 def is_fused(gate: Gate) -> Bool:
     """Says whether products gate their sums."""
     return gate.is_usual()
+
+
+@fieldwise_init
+struct Operands(Equatable, TrivialRegisterPassable):
+    """What kernels are compiled for: a format of weights, and whether rows of A have factors."""
+
+    var weights: Format
+    var has_factors: Bool
+
+    comptime MXFP4 = Self(OPERANDS, False)
+    comptime NVFP4 = Self(NVFP4, False)
+    comptime NVFP4_BOTH = Self(NVFP4, True)
+
+    def are_of(self, left: Left, right: Right) -> Bool:
+        """Says whether two sides that fast kernels take are such."""
+        return right.format == self.weights.code() and is_rounded(left) == self.has_factors
+
+
+comptime ALL_OPERANDS = [Operands.MXFP4, Operands.NVFP4, Operands.NVFP4_BOTH]
+"""All of them."""
 
 
 def may_take_operands[known: Known](weights: Format) -> Bool:
@@ -140,10 +159,11 @@ def _takes(left: Left, experts: Experts, rows: Int, result: Int) -> Bool:
     var right = experts.right
     var addresses = right.codes | right.scales | experts.codes_step | experts.scales_step | result
     var is_kept = left.kind == LeftKind.KEPT
+    var is_nvfp4 = is_kept or (is_rounded(left) and is_left_aligned(left))
     var is_left = is_kept or (left.kind == LeftKind.QUANTIZED and not has_float_scales(left.format))
     return (
-        is_left
-        and (right.format == OPERANDS.code() or (is_kept and right.format == NVFP4.code()))
+        (is_nvfp4 if right.format == NVFP4.code() else is_left)
+        and right.format in (OPERANDS.code(), NVFP4.code())
         and right.layout == PRESHUFFLED
         and addresses % VECTOR_BYTES == 0
         and 0 < experts.count <= MAX_EXPERTS
@@ -152,11 +172,17 @@ def _takes(left: Left, experts: Experts, rows: Int, result: Int) -> Bool:
     )
 
 
+def is_rounded(left: Left) -> Bool:
+    """Says whether rows of A become bfloat16 numbers with a factor each: those of NVFP4."""
+    return left.format == NVFP4.code()
+
+
 def _streams(left: Left, rows: Int, experts: Int, slots: Int, k: Int, is_gated: Bool) -> Bool:
     """Says whether streaming is for so many rows, of what fast kernels take."""
     var bytes = streaming_config(rows, experts, is_gated).grouped_bytes(experts, slots, k)
     comptime KEPT_SHARE = SHARES[MAX_ROW_FRAGMENTS - 1]
-    var share = KEPT_SHARE if left.kind == LeftKind.KEPT else MAX_SHARE
+    var is_bf16 = left.kind == LeftKind.KEPT or is_rounded(left)
+    var share = KEPT_SHARE if is_bf16 else MAX_SHARE
     return rows <= min(MAX_STREAMED_ROWS, share * experts) and bytes <= SHARED_BYTES
 
 
@@ -247,6 +273,12 @@ def row_columns(problem: ExpertsProblem) -> Int:
 struct StreamingMemory(TrivialRegisterPassable):
     """Where in the workspace lies what launches of `streaming` hand over, in bytes."""
 
+    var is_rounded: Bool
+    """Whether rows of A become bfloat16 numbers before."""
+    var places: RoundedPlaces
+    """Where they are then, those of tokens or of groups."""
+    var of_hidden: RoundedPlaces
+    """Where those of hidden numbers are, in the same place: tokens are read before."""
     var hidden: Int
     """Rows of hidden numbers, floats like the tokens."""
     var rows: Int
@@ -255,14 +287,25 @@ struct StreamingMemory(TrivialRegisterPassable):
     """Enough for an address that is not aligned."""
 
     @staticmethod
+    def of(problem: GroupedProblem, address: Int) -> Self:
+        """Lays out a grouped product, which hands over rounded rows alone."""
+        var places = RoundedPlaces.behind(address, problem.m, problem.k)
+        var rounds = is_rounded(problem.left)
+        var num_bytes = places.num_bytes - address + ALIGNMENT if rounds else 0
+        return Self(rounds, places, places, 0, 0, num_bytes)
+
+    @staticmethod
     def of(problem: ExpertsProblem, address: Int) -> Self:
         """Lays out a layer."""
-        var count = problem.routing.count()
-        var hidden = align_up(address, ALIGNMENT)
+        var count, rounds = problem.routing.count(), is_rounded(problem.left)
+        var places = RoundedPlaces.behind(address, problem.routing.tokens, problem.width)
+        var of_hidden = RoundedPlaces.behind(address, count, problem.inner)
+        var begin = max(places.num_bytes, of_hidden.num_bytes) if rounds else address
+        var hidden = align_up(begin, ALIGNMENT)
         var hidden_bytes = count * problem.inner * bytes_of(problem.left.dtype)
         var rows = align_up(hidden + hidden_bytes, ALIGNMENT)
         var end = rows + count * row_columns(problem) * bytes_of(Int(FLOAT32))
-        return Self(hidden, rows, end - hidden + ALIGNMENT)
+        return Self(rounds, places, of_hidden, hidden, rows, end - address + ALIGNMENT)
 
 
 @fieldwise_init
@@ -273,6 +316,8 @@ struct Memory(TrivialRegisterPassable):
     """Of the products."""
     var tile_rows: Int
     """Rows of a tile, at most."""
+    var is_rounded: Bool
+    """Whether rows of A become bfloat16 numbers with factors."""
     var lists: ListPlaces
     var first: Int
     """Rows of A of the first product, prepared; of FP8 its exponents, too."""
@@ -288,7 +333,8 @@ struct Memory(TrivialRegisterPassable):
     @staticmethod
     def of(problem: GroupedProblem, address: Int) -> Self:
         """Lays out a grouped product."""
-        var found = Self._listed(kernel_of(problem), problem.m, problem.experts.count, 0, address)
+        var kernel, count = kernel_of(problem), problem.experts.count
+        var found = Self._listed(kernel, is_rounded(problem.left), problem.m, count, 0, address)
         var end = found._end_of(problem.experts.count, problem.n, problem.k, found.first)
         found.num_bytes = end - address + ALIGNMENT
         return found
@@ -298,7 +344,8 @@ struct Memory(TrivialRegisterPassable):
         """Lays out a layer."""
         var slots, count = problem.routing.count(), problem.gate_up.count
         var width, inner = problem.width, problem.inner
-        var found = Self._listed(kernel_of(problem), slots, count, slots, address)
+        var kernel, rounds = kernel_of(problem), is_rounded(problem.left)
+        var found = Self._listed(kernel, rounds, slots, count, slots, address)
         if found.is_fp8():
             found.second = found._end_of(count, problem.sums(), width, found.first)
             found.hidden = found._end_of(count, width, inner, found.second)
@@ -312,16 +359,27 @@ struct Memory(TrivialRegisterPassable):
         return found
 
     @staticmethod
-    def _listed(kernel: Kernel, rows: Int, experts: Int, slots: Int, address: Int) -> Self:
+    def _listed(
+        kernel: Kernel, is_rounded: Bool, rows: Int, experts: Int, slots: Int, address: Int
+    ) -> Self:
         """Lays out the lists of so many rows, and nothing behind."""
         var is_bf16 = kernel == Kernel.RS_BF16
         var tile_rows = tile_rows_of(rows, experts) if is_bf16 else EXPERT_CAPACITY
-        var lists = ListPlaces.of(address, rows, experts, tile_rows, slots, has_marks=is_bf16)
-        return Self(kernel, tile_rows, lists, lists.end(), lists.end(), 0, 0, 0)
+        var has_marks = is_bf16 and not is_rounded
+        var lists = ListPlaces.of(address, rows, experts, tile_rows, slots, has_marks=has_marks)
+        return Self(kernel, tile_rows, is_rounded, lists, lists.end(), lists.end(), 0, 0, 0)
 
     def is_fp8(self) -> Bool:
         """Says whether rows are prepared for FP8 tensor cores."""
         return self.kernel != Kernel.RS_BF16
+
+    def goes_by_places(self) -> Bool:
+        """Says whether kernels that prepare rows go from place to place."""
+        return self.is_fp8() or self.is_rounded
+
+    def factors_at(self, address: Int, k: Int) -> Int:
+        """Returns where the factors of rounded rows of `k` elements are, behind those."""
+        return address + Int(num_steps_of(UInt32(k))) * self.lists.num_places * ROW_BYTES
 
     def _end_of(self, experts: Int, n: Int, k: Int, address: Int) -> Int:
         """Returns the first aligned address behind the prepared rows of all places.
@@ -330,8 +388,8 @@ struct Memory(TrivialRegisterPassable):
         """
         var num_places = self.lists.num_places
         if not self.is_fp8():
-            var steps = Int(num_steps_of(UInt32(k)))
-            return align_up(address + steps * num_places * ROW_BYTES, ALIGNMENT)
+            var factor_bytes = FACTOR_BYTES * num_places if self.is_rounded else 0
+            return align_up(self.factors_at(address, k) + factor_bytes, ALIGNMENT)
         var weight_rows = experts * align_up(n, WEIGHT_ROWS)
         var places = PreparedPlaces.of(num_places, weight_rows, k, ALL_ROWS, has_weights=False)
         var is_e4m3 = self.kernel == Kernel.RS_E4M3
@@ -342,8 +400,10 @@ struct Memory(TrivialRegisterPassable):
 def workspace_of(problem: GroupedProblem) -> Workspace:
     """Returns the workspace of a grouped product."""
     var kernel = kernel_of(problem)
-    if kernel == Kernel.PORTABLE or kernel == Kernel.STREAM:
+    if kernel == Kernel.PORTABLE:
         return Workspace(0, 0)
+    if kernel == Kernel.STREAM:
+        return Workspace(0, StreamingMemory.of(problem, 0).num_bytes)
     return Workspace(0, Memory.of(problem, 0).num_bytes)
 
 
@@ -379,8 +439,8 @@ def grid_of_stages(tile_rows: Int, num_tiles: Int, k: Int) -> Grid:
 
 
 def grid_of_places(kernel: Kernel, num_places: Int, k: Int) -> Grid:
-    """Returns the grid for rows of `k` elements that become bytes at so many places."""
-    var most_chunks = LANE_CHUNKS if kernel == Kernel.RS_E4M3 else MANY_CHUNKS
+    """Returns the grid for rows of `k` elements that become bytes or numbers."""
+    var most_chunks = MANY_CHUNKS if kernel == Kernel.RS_E5M2 else LANE_CHUNKS
     return Grid(
         ctas_of_rows(num_places, log_lanes_of(num_places, k, most_chunks)),
         threads=PREPARE_THREADS,

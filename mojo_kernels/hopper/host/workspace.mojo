@@ -5,6 +5,9 @@
     rs_e5m2, ss_e5m2    rows of A and B as bytes, shared exponents; partial sums of stream-K
     rs_e4m3, ss_e4m3    the same, and factors of A
     ss_e4m3             of plain codes under float scales: those of floats, and their scales
+
+Behind that lie rows of A that are rounded to bfloat16 numbers, and their factors; those of rs_bf16 are
+where it has any rows.
 """
 
 from std.bit import log2_floor
@@ -14,7 +17,7 @@ from ...launch.grid import Workspace
 from ...simt.host import CHUNK
 from ..layout import BLOCK, TILE_ROWS
 from ..plan import Kernel, MULTIPROCESSORS, MainLoop, OperandType, Plan
-from ..shapes import COLUMNS, GROUPS, NUMBER_BYTES, PARTS, ROW_BYTES, num_steps_of
+from ..shapes import COLUMNS, FACTOR_BYTES, GROUPS, NUMBER_BYTES, PARTS, ROW_BYTES, num_steps_of
 
 comptime WIDEST_TILE = 256
 """Rows of the largest tile of stages: a workspace has room for whole ones."""
@@ -138,6 +141,33 @@ def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
     if is_shared(m, n, k, plan):
         size = align_up(size, PADDED) + fix_up_bytes(plan.rows, plan.tiles(m, n).num_tiles())
     return Workspace(0, size)
+
+
+@fieldwise_init
+struct RoundedPlaces(TrivialRegisterPassable):
+    """Where in a workspace rows of A are that become bfloat16 numbers, and their factors."""
+
+    var rows: Int
+    var factors: Int
+    """A float32 for each row."""
+    var num_bytes: Int
+    """Where those end."""
+
+    @staticmethod
+    def behind(address: Int, m: Int, k: Int) -> Self:
+        """Returns those of [m, k] at an address, or behind it."""
+        var rows = align_up(address, ROWS_ALIGNMENT)
+        var factors = rows + rows_bytes(m, NUMBER_BYTES * k, 1)
+        return Self(rows, factors, factors + FACTOR_BYTES * m)
+
+    @staticmethod
+    def of(m: Int, n: Int, k: Int, plan: Plan) -> Self:
+        """Returns those of a product; of `rs_bf16` rows come first, as stages."""
+        var end = workspace_of(m, n, k, plan).num_bytes()
+        if plan.kernel == Kernel.RS_BF16:
+            var factors = align_up(end, ROWS_ALIGNMENT)
+            return Self(0, factors, factors + FACTOR_BYTES * m)
+        return Self.behind(end, m, k)
 
 
 # Operand preparation: a CTA has some rows, a power of two of its threads each.

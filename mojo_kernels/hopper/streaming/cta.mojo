@@ -11,6 +11,7 @@ from max.gpu.sync import barrier
 
 from ...routing.slots import NO_EXPERT
 from ...simt.arguments import Activations, ExpertWeights, Result
+from ...simt.views import flat_of
 from ..codec import any_overflows
 from ..decode.bf16 import TensorPlanes, load_tensor_planes
 from ..epilogue.fallback import Fallback, compute_exactly
@@ -20,10 +21,10 @@ from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..layout import BLOCK, K_LANES, TILE_ROWS
 from ..plan import log_of_ranks
 from ..routing import RowTile
-from ..shapes import STREAM_HEADER_BYTES, StreamConfig
+from ..shapes import FRAGMENT_ROWS, STREAM_HEADER_BYTES, StreamConfig
 from .activations import Fragments, RowStage, reciprocal_of
 from .epilogue import BatchEpilogue, ClusterReduction, Partials, Totals, store_partials
-from .mainloop import BlockPlace, WarpSums
+from .mainloop import BlockPlace, PAIR, RowFactors, WarpSums, apply_both, apply_tensor_scales
 from .scheduler import (
     EXPERT,
     GroupedMemory,
@@ -164,6 +165,37 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
         var scales = self.weights.scales + Int(expert) * self.weights.scales_step
         var k = self.memory.k_blocks * UInt32(BLOCK)
         return load_tensor_planes(scales, self.weight_tile(column_tile), k)
+
+    @always_inline
+    def apply_scales(
+        self, planes: TensorPlanes, row_tile: UInt32, sums: WarpSums[Self.CONFIG.row_fragments]
+    ):
+        """Multiplies sums by tensor scales of the warp's tile, and factors of rows."""
+        comptime if Self.CONFIG.may_have_factors:
+            if self.a.has_factors():
+                keep_branch()
+                comptime FRAGMENTS = Self.CONFIG.row_fragments
+                var of_rows = RowFactors[FRAGMENTS](uninitialized=True)
+                comptime for i in range(PAIR * FRAGMENTS):
+                    comptime fragment, neighbour = divmod(i, PAIR)
+                    var row = UInt32(FRAGMENT_ROWS * fragment + neighbour)
+                    row += UInt32(PAIR) * (lane_here() % UInt32(K_LANES))
+                    of_rows[i] = self.factor(row_tile, row)
+                return apply_both(planes, of_rows, sums)
+        apply_tensor_scales(planes, sums)
+
+    @always_inline
+    def factor(self, row_tile: UInt32, row: UInt32) -> Float32:
+        """Returns the factor of a row of the tile that is staged; past the end the last one's."""
+        var source: UInt32
+        comptime if Self.IS_GROUPED:
+            var last = load_word(self.memory.at(NUM_ROWS)) - 1
+            source = load_word(self.memory.at(ROWS, min(row, last)))
+            source //= self.scheduler.rows_per_source
+        else:
+            var rows = self.find(row_tile)
+            source = rows.before + min(row, rows.rows - 1)
+        return flat_of(self.a.factors())[Int(source)]
 
     # How rows get to shared memory.
 

@@ -16,9 +16,9 @@ Grouped: persistent CTAs have tiles of up to 32 rows of one expert, those of a r
                         the way before this one ends
     reduce              some warps, while the others go on with the next tile
 
-Weights are MXFP4, or NVFP4 under activations that are kept: then a warp's sums meet tensor scales
-before they are reduced. Dense is grouped with one group and one tile; `cta` has what differs. A layer
-of experts launches a product with a gate, one without, and the sums of slots.
+Weights are MXFP4, or NVFP4 under activations that are kept, or NVFP4 too: then a warp's sums meet
+tensor scales before they are reduced. Dense is grouped with one group and one tile; `cta` has what
+differs. A layer of experts launches a product with a gate, one without, and the sums of slots.
 """
 
 from layout import Coord
@@ -38,17 +38,19 @@ from ...simt.host import CHUNK, FLOAT32, is_left_aligned
 from ...tiles import in_registers
 from ..target import Target, launch_activation
 from ..host import gemm, moe
+from ..host.moe import Operands
 from ..instructions.shared_memory import load_word, shared_base, store_word
 from ..instructions.warp import FRAGMENT_SUMS, keep_branch, keep_here, lane_here
 from ..layout import BLOCK, K_LANES, TILE_ROWS
 from ..codec import may_need_two_factors
 from ..plan import Plan
+from ..prepare.kept import round_rows
 from ..routing import Places, launch_sums
 from ..shapes import MAX_ROW_FRAGMENTS, StreamConfig
 from .activations import reciprocal_of
 from .cta import StreamCta, compute_again
 from ..decode.bf16 import TensorPlanes
-from .mainloop import HALVES, WeightStream, apply_tensor_scales, clear, multiply, multiply_anew
+from .mainloop import HALVES, WeightStream, clear, multiply, multiply_anew
 from .scheduler import EXPERT, GroupedMemory, OVERFLOW, StreamScheduler
 
 
@@ -153,7 +155,7 @@ def gemm_streaming[
             clear(sums)
 
         comptime if CONFIG.scale == Scale.E4M3:
-            apply_tensor_scales(tensor_scales, sums)
+            cta.apply_scales(tensor_scales, row_tile, sums)
         comptime if CONFIG.is_grouped:
             cta.reduce_batches(sums, tile, column_tile)
         else:
@@ -204,49 +206,57 @@ def launch[scale: Scale](problem: Problem, plan: Plan, mut queue: Some[Queue]) r
     )  # fmt: skip
 
 
-def multiply_grouped[scale: Scale](problem: GroupedProblem, mut queue: Some[Queue]) raises:
+def multiply_grouped[operands: Operands](problem: GroupedProblem, mut queue: Some[Queue]) raises:
     """Launches a grouped product."""
     if problem.m == 0 or problem.n == 0:
         return
     var target = Target(Result(problem.values, problem.dtype, problem.m, problem.n), Gate.NONE)
-    _launch_grouped[False, scale](
-        problem.left, problem.k, StreamScheduler.of(problem), problem.experts, problem.n, target,
+    var memory = moe.StreamingMemory.of(problem, queue.workspace(moe.workspace_of(problem)))
+    var left = problem.left
+    comptime if operands.has_factors:
+        left = round_rows(left, problem.m, problem.k, memory.places, 0, queue)
+    _launch_grouped[False, operands](
+        left, problem.k, StreamScheduler.of(problem), problem.experts, problem.n, target,
         queue,
     )  # fmt: skip
 
 
-def multiply_experts[scale: Scale](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
+def multiply_experts[operands: Operands](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     """Launches a layer of experts."""
     if problem.routing.tokens == 0:
         return
     var memory = moe.StreamingMemory.of(problem, queue.workspace(moe.workspace_of(problem)))
     var width, inner, count = problem.width, problem.inner, problem.routing.count()
-    var scheduler = StreamScheduler.of(problem)
+    var scheduler, first = StreamScheduler.of(problem), problem.left
+    comptime if operands.has_factors:
+        first = round_rows(first, problem.routing.tokens, width, memory.places, 0, queue)
     var hidden = Result(memory.hidden, problem.left.dtype, count, inner)
     if moe.is_fused(problem.gate):
-        _launch_grouped[True, scale](
-            problem.left, width, scheduler, problem.gate_up, problem.sums(),
+        _launch_grouped[True, operands](
+            first, width, scheduler, problem.gate_up, problem.sums(),
             Target(hidden, problem.gate), queue,
         )  # fmt: skip
     else:
         var sums = Target(Result(memory.rows, Int(FLOAT32), count, problem.sums()), Gate.NONE)
-        _launch_grouped[False, scale](
-            problem.left, width, scheduler, problem.gate_up, problem.sums(), sums, queue,
+        _launch_grouped[False, operands](
+            first, width, scheduler, problem.gate_up, problem.sums(), sums, queue,
         )  # fmt: skip
         launch_activation(memory.rows, problem.gate, hidden, queue)
     var left = problem.hidden_at(memory.hidden)
+    comptime if operands.has_factors:
+        left = round_rows(left, count, inner, memory.of_hidden, 0, queue)
     var of_slots = Result(memory.rows, Int(FLOAT32), count, width)
     # A has a row for each slot. The kernel before has waited for what the scheduler reads.
     scheduler.rows_per_source = 1
     scheduler.is_early = 1
-    _launch_grouped[False, scale](
+    _launch_grouped[False, operands](
         left, inner, scheduler, problem.down, width, Target(of_slots, Gate.NONE), queue,
     )  # fmt: skip
     launch_sums(problem, memory.rows, Places.as_slots(problem.down.count), queue)
 
 
 def _launch_grouped[
-    is_gated: Bool, scale: Scale
+    is_gated: Bool, operands: Operands
 ](
     left: Left,
     k: Int,
@@ -262,8 +272,10 @@ def _launch_grouped[
         half = n // 2
     var rows, columns = Int(scheduler.rows), Int(target.rows.columns)
     comptime for row_fragments in range(1, MAX_ROW_FRAGMENTS + 1):
-        comptime config = StreamConfig.grouped(row_fragments, is_gated, scale)
-        if moe.streaming_config(rows, experts.count, is_gated, scale) == config:
+        comptime config = StreamConfig.grouped(
+            row_fragments, is_gated, operands.weights.scale, operands.has_factors
+        )
+        if moe.streaming_config(rows, experts.count, is_gated).row_fragments == row_fragments:
             scheduler.column_tiles = UInt32(ceildiv(columns, config.columns()))
             queue.launch[gemm_streaming[config]](
                 moe.grid_of_streaming(

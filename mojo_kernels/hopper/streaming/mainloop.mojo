@@ -30,8 +30,15 @@ from ..instructions.warp import (
     multiply_add,
 )
 from ..layout import K_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS, block_scales
-from ..codec import Rows, any_overflows, decode_rows, decode_rows_of_any, unusual_bits
-from ..decode.bf16 import SumFactor, TensorPlanes
+from ..codec import (
+    E4M3_HALVINGS,
+    Rows,
+    any_overflows,
+    decode_rows,
+    decode_rows_of_any,
+    unusual_bits,
+)
+from ..decode.bf16 import SumFactor, TensorPlanes, tensor_scale_of
 from ..shapes import MAX_ROW_FRAGMENTS, StreamConfig, WORD_BYTES
 from .activations import Fragments
 
@@ -41,6 +48,10 @@ comptime WarpSums[row_fragments: Int] = RegisterTile[
     DType.float32, FRAGMENT_SUMS, row_fragments, HALVES
 ]
 """A lane's partial sums, [fragment of rows, half of the columns], four each."""
+comptime PAIR = FRAGMENT_SUMS // HALVES
+"""Neighbouring rows of A of a lane in a fragment."""
+comptime RowFactors[row_fragments: Int] = Array[Float32, PAIR * row_fragments]
+"""What sums of a lane's rows of A are multiplied by."""
 comptime Codes = SIMD[DType.uint32, ROWS_PER_LANE]
 """A lane's codes of a block."""
 comptime BLOCK_VECTORS = TILE_BYTES // VECTOR_BYTES
@@ -175,6 +186,24 @@ def apply_tensor_scales[
             comptime for i in range(FRAGMENT_SUMS // HALVES):
                 comptime at = next * FRAGMENT_SUMS // HALVES + i
                 sums[fragment, half][at] = factor.apply(sums[fragment, half][at])
+
+
+@always_inline
+def apply_both[
+    row_fragments: Int, //
+](planes: TensorPlanes, of_rows: RowFactors[row_fragments], sums: WarpSums[row_fragments]):
+    """Multiplies sums by tensor scales of a lane's weight rows, and by factors of rows of A."""
+    comptime for row in range(ROWS_PER_LANE):
+        var of_weight = SumFactor.beside_factors[E4M3_HALVINGS](
+            tensor_scale_of(planes, UInt32(row))
+        )
+        comptime half, next = divmod(row, ROWS_PER_LANE // HALVES)
+        comptime for fragment in range(row_fragments):
+            comptime for i in range(PAIR):
+                comptime at = next * PAIR + i
+                sums[fragment, half][at] = of_weight.apply_beside(
+                    sums[fragment, half][at], of_rows[PAIR * fragment + i]
+                )
 
 
 @always_inline
