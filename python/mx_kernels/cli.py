@@ -36,14 +36,14 @@ from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.targets import TARGETS
 from mx_kernels.explain import DEVICES
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     help="MX quantization and block-scaled matrix multiplication: builds, kernels, checkpoints.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-console = Console(soft_wrap=True)
-errors = Console(stderr=True, soft_wrap=True)
+console: Console = Console(soft_wrap=True)
+errors: Console = Console(stderr=True, soft_wrap=True)
 
 
 @contextmanager

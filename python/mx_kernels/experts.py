@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from mx_kernels._core import expert_ops, products
-from mx_kernels._core.arrays import Array, float_code, show, tensor_over, watched
+from mx_kernels._core.arrays import float_code, show, tensor_over, watched
 from mx_kernels._core.checks import (
     asked_or_best,
     check_biases,
@@ -33,6 +33,7 @@ from mx_kernels._core.checks import (
 )
 from mx_kernels._core.facts import DEFAULT_ROUNDING, facts
 from mx_kernels._core.gates import GateOptions, chosen_gate
+from mx_kernels.hints import ActivationsName, AnyArray, Array, FloatType, GateName, ScaleRule
 from mx_kernels.modules import MXModule, parameter
 from mx_kernels.ops import _dtype_of
 from mx_kernels.tensor import MXTensor
@@ -43,15 +44,15 @@ _CHARS_OF_TORCH = "?efdFD" + np.typecodes["AllInteger"]
 
 
 def grouped_linear(
-    x: Array,
+    x: AnyArray,
     w: MXTensor,
     group_sizes: Array,
     *,
     bias: Array | None = None,
-    rounding: str = DEFAULT_ROUNDING,
-    out_dtype=None,
-    activations: str | None = None,
-) -> Array:
+    rounding: ScaleRule = DEFAULT_ROUNDING,
+    out_dtype: FloatType | None = None,
+    activations: ActivationsName | None = None,
+) -> AnyArray:
     """Multiplies each group of rows by its expert: `linear(x[group e], w[e], bias=bias[e])`.
 
     On the CPU, the same bits as that loop, in one call. On a GPU it has kernels of its own, and
@@ -99,7 +100,7 @@ def grouped_linear(
 
 
 def moe(
-    x: Array,
+    x: AnyArray,
     w_gate_up: MXTensor,
     w_down: MXTensor,
     expert_ids: Array,
@@ -107,17 +108,17 @@ def moe(
     *,
     bias_gate_up: Array | None = None,
     bias_down: Array | None = None,
-    activation: str = "swiglu_oai",
+    activation: GateName = "swiglu_oai",
     interleaved: bool | None = None,
     limit: float | None = None,
     alpha: float | None = None,
     beta: float | None = None,
     linear_beta: float | None = None,
     apply_router_weight_on_input: bool = False,
-    rounding: str = DEFAULT_ROUNDING,
-    out_dtype=None,
-    activations: str | None = None,
-) -> Array:
+    rounding: ScaleRule = DEFAULT_ROUNDING,
+    out_dtype: FloatType | None = None,
+    activations: ActivationsName | None = None,
+) -> AnyArray:
     """Computes a layer of experts: each token goes to k of them, and their results are added up.
 
     For slot j of token t with expert e:
@@ -274,7 +275,12 @@ class MXExperts(MXModule):
         ValueError: if shapes do not fit together, or a name is unknown.
     """
 
-    WEIGHTS = ("gate_up_proj", "down_proj")
+    WEIGHTS: tuple[str, ...] = ("gate_up_proj", "down_proj")
+
+    num_experts: int
+    hidden_size: int
+    intermediate_size: int
+    interleaved: bool | None
 
     def __init__(
         self,
@@ -283,7 +289,7 @@ class MXExperts(MXModule):
         *,
         gate_up_proj_bias: Tensor | None = None,
         down_proj_bias: Tensor | None = None,
-        activation: str = "silu",
+        activation: GateName = "silu",
         interleaved: bool | None = None,
         limit: float | None = None,
         alpha: float | None = None,
@@ -291,8 +297,8 @@ class MXExperts(MXModule):
         linear_beta: float | None = None,
         apply_router_weight_on_input: bool = False,
         takes_rows: bool = False,
-        rounding: str = DEFAULT_ROUNDING,
-        activations: str | None = None,
+        rounding: ScaleRule = DEFAULT_ROUNDING,
+        activations: ActivationsName | None = None,
     ):
         super().__init__()
         gate = GateOptions(activation, interleaved, limit, alpha, beta, linear_beta)
@@ -322,7 +328,8 @@ class MXExperts(MXModule):
         self.interleaved = chosen.interleaved if row.is_gated else None
         self.apply_router_weight_on_input = apply_router_weight_on_input
         self.takes_rows = takes_rows
-        self.rounding, self.activations = rounding, activations
+        self.rounding: ScaleRule = rounding
+        self.activations: ActivationsName = activations
         self._warn_if_slow()
 
     def forward(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, overload
 
 from mx_kernels._core import levels
 from mx_kernels._core.checks import check_mode, format_named
@@ -31,10 +31,15 @@ from mx_kernels._core.gates import GateOptions, check_gate
 from mx_kernels._core.native import gpu_plans
 from mx_kernels._core.products import question
 from mx_kernels._core.protocol import ENCODED, KEPT
+from mx_kernels.hints import ActivationsName, DeviceName, FormatName, GateName
 
-OPS = ("linear", "matmul")
-EXPERT_OPS = ("grouped_linear", "moe")
+Op = Literal["linear", "matmul"]
+ExpertOp = Literal["grouped_linear", "moe"]
+OPS: tuple[Op, ...] = get_args(Op)
+EXPERT_OPS: tuple[ExpertOp, ...] = get_args(ExpertOp)
 MAX_SIZE = 2**31 - 1
+_Launches = tuple[list[dict[str, Any]], int]
+"""The columns of each `Launch`, and the bytes of their workspace."""
 
 
 @dataclass(frozen=True)
@@ -161,18 +166,49 @@ class ExpertsExplanation:
         return "\n".join([first, *(f"  {launch}" for launch in self.launches)])
 
 
+@overload
 def explain(
     m: int,
     n: int,
     k: int,
     *,
-    device: str = "cpu",
-    op: str = "linear",
-    activations: str | None = None,
-    format: str = DEFAULT_FORMAT,
+    device: DeviceName = "cpu",
+    op: Op = "linear",
+    activations: ActivationsName | None = None,
+    format: FormatName = DEFAULT_FORMAT,
+    by_columns: bool = False,
+) -> Explanation: ...
+
+
+@overload
+def explain(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    device: DeviceName,
+    op: ExpertOp,
+    activations: ActivationsName | None = None,
+    format: FormatName = DEFAULT_FORMAT,
+    experts: int,
+    slots: int = 0,
+    activation: GateName | None = None,
+    interleaved: bool | None = None,
+) -> ExpertsExplanation: ...
+
+
+def explain(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    device: DeviceName = "cpu",
+    op: Op | ExpertOp = "linear",
+    activations: ActivationsName | None = None,
+    format: FormatName = DEFAULT_FORMAT,
     experts: int = 0,
     slots: int = 0,
-    activation: str | None = None,
+    activation: GateName | None = None,
     interleaved: bool | None = None,
     by_columns: bool = False,
 ) -> Explanation | ExpertsExplanation:
@@ -288,13 +324,13 @@ class Question(NamedTuple):
         return self.left.format, self.right.code
 
 
-def _on_cpu(asked: Question) -> dict:
+def _on_cpu(asked: Question) -> dict[str, Any]:
     """Every pair has kernels; the levels differ in their instructions."""
     row = facts().native.explain_cpu(asked.call(facts().layout_for("cpu")))
     return {**row, "level": levels.pick().name}
 
 
-def _on_gfx950(asked: Question) -> dict:
+def _on_gfx950(asked: Question) -> dict[str, Any]:
     """The row of the dispatch table, which knows some pairs."""
     known, by_columns = gpu_plans(), int(asked.by_columns)
     pairs = known.column_pairs_on_gfx950() if by_columns else known.pairs_on_gfx950()
@@ -303,7 +339,7 @@ def _on_gfx950(asked: Question) -> dict:
     return dict(known.explain_gfx950((*asked[:3], *asked.codes(), is_encoded, by_columns)))
 
 
-def _experts_on_gfx950(asked: Question, call: tuple[int, ...]) -> tuple[list, int]:
+def _experts_on_gfx950(asked: Question, call: tuple[int, ...]) -> _Launches:
     """The launches of experts, of some pairs, and the bytes of their workspace."""
     _check_pair(asked, gpu_plans().expert_pairs_on_gfx950())
     return gpu_plans().explain_experts_gfx950(call)
@@ -316,27 +352,26 @@ def _check_pair(asked: Question, pairs: list[tuple[str, str]]) -> None:
         raise unsupported(left, asked.right.name, "gfx950", pairs)
 
 
-def _on_cuda(asked: Question) -> dict:
+def _on_cuda(asked: Question) -> dict[str, Any]:
     """Hopper's plan of the least cost, for preshuffled weights; or the portable kernel."""
     sizes = (asked.m, asked.n, asked.k)
     return dict(gpu_plans().explain_cuda((*sizes, asked.left.format, asked.right.code)))
 
 
-def _experts_on_cuda(_: Question, call: tuple[int, ...]) -> tuple[list, int]:
+def _experts_on_cuda(_: Question, call: tuple[int, ...]) -> _Launches:
     """Those of Hopper, for preshuffled weights of any format."""
     return gpu_plans().explain_experts_cuda(call)
 
 
-DEVICES: dict[str, Callable[[Question], dict]] = {
+DEVICES: dict[DeviceName, Callable[[Question], dict[str, Any]]] = {
     "cpu": _on_cpu,
     "gfx950": _on_gfx950,
     "cuda": _on_cuda,
 }
 """Who answers for a device: returns the columns of an `Explanation` that the question leaves open,
 of them always kernel, reason, tile_m and tile_n."""
-EXPERTS_ON: dict[str, Callable[[Question, tuple[int, ...]], tuple[list, int]]] = {
+EXPERTS_ON: dict[DeviceName, Callable[[Question, tuple[int, ...]], _Launches]] = {
     "gfx950": _experts_on_gfx950,
     "cuda": _experts_on_cuda,
 }
-"""Who answers for experts on a device: returns the columns of each `Launch`, and the bytes of their
-workspace; the second argument is what extension modules take."""
+"""Who answers for experts on a device; the second argument is what extension modules take."""

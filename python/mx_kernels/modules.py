@@ -35,6 +35,7 @@ from mx_kernels._core.facts import (
     facts,
     weights_format,
 )
+from mx_kernels.hints import ActivationsName, FormatName, LayoutName, ScaleRule
 from mx_kernels.integrations import torch_distributed
 from mx_kernels.tensor import MXTensor
 
@@ -45,16 +46,16 @@ class MXModule(nn.Module):
     WEIGHTS: tuple[str, ...]
     """The names of those parameters."""
 
-    rounding: str
-    activations: str
+    rounding: ScaleRule
+    activations: ActivationsName
 
     @property
-    def format(self) -> str:
+    def format(self) -> FormatName:
         """The weights' format."""
         return self._own_part().format
 
     @property
-    def layout(self) -> str:
+    def layout(self) -> LayoutName:
         """The weights' layout."""
         return self._own_part().byte_layout
 
@@ -141,15 +142,18 @@ class MXLinear(MXModule, nn.Linear):
         ValueError: if weight is not 2-D, bias does not fit, or a name is unknown.
     """
 
-    WEIGHTS = ("weight",)
+    WEIGHTS: tuple[str, ...] = ("weight",)
+
+    in_features: int
+    out_features: int
 
     def __init__(
         self,
         weight: MXTensor,
         bias: Tensor | None = None,
         *,
-        rounding: str = DEFAULT_ROUNDING,
-        activations: str | None = None,
+        rounding: ScaleRule = DEFAULT_ROUNDING,
+        activations: ActivationsName | None = None,
     ):
         nn.Module.__init__(self)  # That of nn.Linear makes weights.
         check_operand(weight, "weight")
@@ -161,8 +165,8 @@ class MXLinear(MXModule, nn.Linear):
         if bias is not None:
             check_bias(bias, weight)
         self.out_features, self.in_features = weight.shape
-        self.rounding = rounding
-        self.activations = activations
+        self.rounding: ScaleRule = rounding
+        self.activations: ActivationsName = activations
         self.register_parameter("weight", parameter(weight))
         self.register_parameter("bias", None if bias is None else parameter(bias))
         self._warn_if_slow()
@@ -172,10 +176,10 @@ class MXLinear(MXModule, nn.Linear):
         cls,
         linear: nn.Linear,
         *,
-        format: str = DEFAULT_FORMAT,
-        rounding: str = DEFAULT_ROUNDING,
-        device: str | None = None,
-        activations: str | None = None,
+        format: FormatName = DEFAULT_FORMAT,
+        rounding: ScaleRule = DEFAULT_ROUNDING,
+        device: str | torch.device | None = None,
+        activations: ActivationsName | None = None,
     ) -> MXLinear:
         """Quantizes the weights of `linear`; the bias is shared, not copied.
 
@@ -218,7 +222,11 @@ class MXLinear(MXModule, nn.Linear):
 
 
 def quantized(
-    weight: Tensor, *, format: str, rounding: str, device: str | torch.device | None = None
+    weight: Tensor,
+    *,
+    format: FormatName,
+    rounding: ScaleRule,
+    device: str | torch.device | None = None,
 ) -> MXTensor:
     """Quantizes float weights and gives them the layout of `device`.
 

@@ -23,7 +23,6 @@ from torch.compiler import is_compiling
 
 from mx_kernels._core import calls, products, torch_ops
 from mx_kernels._core.arrays import (
-    Array,
     check_floats,
     float_code,
     intercepted,
@@ -46,6 +45,7 @@ from mx_kernels._core.facts import (
     ceil_to,
     facts,
 )
+from mx_kernels.hints import ActivationsName, AnyArray, Array, FloatType, FormatName, ScaleRule
 from mx_kernels.tensor import MXTensor
 
 _OPS = torch.ops.mx_kernels
@@ -58,9 +58,9 @@ _LARGEST_NVFP4 = 6.0 * 448.0
 def quantize(
     x: Array,
     *,
-    format: str = DEFAULT_FORMAT,
-    rounding: str = DEFAULT_ROUNDING,
-    tensor_scale=None,
+    format: FormatName = DEFAULT_FORMAT,
+    rounding: ScaleRule = DEFAULT_ROUNDING,
+    tensor_scale: float | Array | None = None,
 ) -> MXTensor:
     """Quantizes bfloat16, float16 or float32 `x` of shape [..., K] in blocks along K.
 
@@ -130,7 +130,7 @@ def tensor_scale_of(x: Array) -> Tensor:
     return (amax / _LARGEST_NVFP4).clamp(min=TENSOR_SCALES[0])
 
 
-def dequantize(q: MXTensor, *, dtype=None) -> Tensor:
+def dequantize(q: MXTensor, *, dtype: FloatType | None = None) -> Tensor:
     """Decodes `q`, exactly where `dtype` can hold the numbers, in any layout.
 
     >>> dequantize(quantize(torch.ones(2, 32)), dtype="float32").sum()
@@ -157,7 +157,11 @@ class Requantized(NamedTuple):
 
 
 def requantize(
-    q: MXTensor, format: str, *, rounding: str = DEFAULT_ROUNDING, tensor_scale=None
+    q: MXTensor,
+    format: FormatName,
+    *,
+    rounding: ScaleRule = DEFAULT_ROUNDING,
+    tensor_scale: float | Array | None = None,
 ) -> Requantized:
     """Quantizes the numbers of `q` to another format, in float32, some rows at a time.
 
@@ -234,7 +238,13 @@ def unshuffle(q: MXTensor) -> MXTensor:
     return check_operand(q, "q").unshuffle()
 
 
-def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Tensor | None = None) -> Tensor:
+def matmul(
+    a: MXTensor,
+    b: MXTensor,
+    *,
+    out_dtype: FloatType = "bfloat16",
+    bias: Tensor | None = None,
+) -> Tensor:
     """Multiplies two MX tensors: returns a @ b.T as [..., N], accumulated in float32.
 
     Where b has more axes than two, each matrix of a is multiplied by its own, in one call.
@@ -271,14 +281,14 @@ def matmul(a: MXTensor, b: MXTensor, *, out_dtype="bfloat16", bias: Tensor | Non
 
 
 def linear(
-    x: Array,
+    x: AnyArray,
     w: MXTensor,
     *,
-    bias: Array | None = None,
-    rounding: str = DEFAULT_ROUNDING,
-    out_dtype=None,
-    activations: str | None = None,
-) -> Array:
+    bias: AnyArray | None = None,
+    rounding: ScaleRule = DEFAULT_ROUNDING,
+    out_dtype: FloatType | None = None,
+    activations: ActivationsName | None = None,
+) -> AnyArray:
     """Quantizes `x` and multiplies: `matmul(quantize(x, format=activations), w, bias=bias)`.
 
     In one go, to the same bits. With `activations="bf16"` only the weights are quantized: x is
@@ -343,7 +353,7 @@ def _matmul_parts(a: MXTensor, b: MXTensor) -> tuple:
     return a.codes, a.scales, a.format, *parts, b.shape[-2] if b.ndim > 2 else n
 
 
-def _dtype_of(x: torch.Tensor, out_dtype) -> torch.dtype:
+def _dtype_of(x: torch.Tensor, out_dtype: FloatType | None) -> torch.dtype:
     """The dtype of `linear`'s result."""
     if out_dtype is None:
         return x.dtype

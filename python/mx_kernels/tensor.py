@@ -28,14 +28,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, SupportsIndex
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from mx_kernels._core import calls
+from mx_kernels._core import arrays, calls
 from mx_kernels._core import facts as _facts
-from mx_kernels._core.arrays import PLAIN_TENSORS, Array, check_device, float_code, show, watched
+from mx_kernels._core.arrays import PLAIN_TENSORS, check_device, float_code, show, watched
 from mx_kernels._core.facts import DEFAULT_FORMAT, Layout, facts
 from mx_kernels._core.storage import (
     as_bytes,
@@ -45,15 +47,23 @@ from mx_kernels._core.storage import (
     split_scales,
     with_tensor_scale,
 )
+from mx_kernels.hints import Array, FloatType, FormatName, LayoutName
 from mx_kernels.integrations import offload
 
-HANDLERS: dict[torch._ops.OpOverload, Callable] = {}
+Operator = torch._ops.OpOverload
+Args = Sequence[object]
+Kwargs = Mapping[str, object]
+"""What torch's dispatcher hands over."""
+HANDLERS: dict[Operator, Callable[..., object]] = {}
 """What torch can do with an MXTensor, by operator: `handler(operator, *args, **kwargs)`."""
 
 _make = Tensor._make_wrapper_subclass
 
+_Context = tuple[FormatName, LayoutName, torch.dtype, bool]
+"""What torch's compiler keeps beside codes and scales; the last: whether it is a copied part."""
 
-class MXTensor(Tensor):
+
+class MXTensor(arrays.OwnTensor):
     """A quantized tensor of logical shape `[..., K]`.
 
     Args:
@@ -80,12 +90,13 @@ class MXTensor(Tensor):
         ValueError: if shapes, devices, format and layout do not fit together.
     """
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    if not TYPE_CHECKING:  # Torch declares a method.
+        __torch_function__ = torch._C._disabled_torch_function_impl
 
     _codes: Tensor
     _scales: Tensor
-    _format: str
-    _layout: str
+    _format: FormatName
+    _layout: LayoutName
     _k: int
     _native: tuple[int, int]
     """The codes of format and layout in the extension's tables."""
@@ -108,19 +119,15 @@ class MXTensor(Tensor):
         scales: Array | None = None,
         *,
         shape: tuple[int, ...] | None = None,
-        format: str = DEFAULT_FORMAT,
-        layout: str = "plain",
-        dtype: torch.dtype | str = torch.bfloat16,
-        tensor_scale=None,
-        **of_parameter,
-    ):
+        format: FormatName = DEFAULT_FORMAT,
+        layout: LayoutName = "plain",
+        dtype: FloatType = torch.bfloat16,
+        tensor_scale: float | Array | None = None,
+        **of_parameter: object,
+    ) -> MXTensor:
         if scales is None or of_parameter:
-            given = (shape, format, layout, dtype) != (
-                None,
-                DEFAULT_FORMAT,
-                "plain",
-                torch.bfloat16,
-            )
+            unsaid = None, DEFAULT_FORMAT, "plain", torch.bfloat16
+            given = (shape, format, layout, dtype) != unsaid
             return _remade(codes, scales, given, of_parameter)
         for what, name, known in (
             ("format", format, facts().formats),
@@ -210,17 +217,17 @@ class MXTensor(Tensor):
         return _copied(split_scales(scales, fmt)[1]).view(torch.float32).squeeze(-1)
 
     @property
-    def format(self) -> str:
+    def format(self) -> FormatName:
         """The name of the number format."""
         return self._format
 
     @property
-    def byte_layout(self) -> str:
+    def byte_layout(self) -> LayoutName:
         """The name of the order of the bytes: "plain", or the preshuffled one of a device."""
         return self._layout
 
     @property
-    def layout(self) -> str:
+    def layout(self) -> LayoutName:
         """`byte_layout`, whose older name it is, but for torch's own code.
 
         There the word means strides or their absence: its serializer and its comparisons are told
@@ -239,7 +246,7 @@ class MXTensor(Tensor):
         """
         return not torch.compiler.is_compiling() and _caller().startswith("torch.testing.")
 
-    def qscheme(self) -> str:
+    def qscheme(self) -> FormatName:
         """The format, in torch's word for it."""
         return self._format
 
@@ -283,7 +290,7 @@ class MXTensor(Tensor):
         Tensor.data.__set__(self, value)
         self.__dict__.update({name: value.__dict__[name] for name in MXTensor.__annotations__})
 
-    def dequantize(self, dtype=None) -> Tensor:
+    def dequantize(self, dtype: FloatType | None = None) -> Tensor:
         """Returns the numbers, as `mx_kernels.dequantize` does."""
         self._check("q")
         code = float_code(self.dtype if dtype is None else dtype, "dtype")
@@ -348,29 +355,33 @@ class MXTensor(Tensor):
         """Says whether other processes can have the bytes."""
         return self._codes.is_shared() and self._scales.is_shared()
 
-    def __array__(self, dtype=None, copy=None) -> None:
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> None:
         """What NumPy asks for; see `numpy`."""
         self.numpy()
 
     # Torch's side of it.
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        cls, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
         return dispatch(HANDLERS, func, args, kwargs or {})
 
-    def __tensor_flatten__(self):
+    def __tensor_flatten__(self) -> tuple[list[str], _Context]:
         is_copied = self._copied_at is not None
         return ["codes", "scales"], (self._format, self._layout, self.dtype, is_copied)
 
     @staticmethod
-    def __tensor_unflatten__(inner, context, outer_size, outer_stride):
+    def __tensor_unflatten__(
+        inner: Mapping[str, Tensor], context: _Context, outer_size: torch.Size, outer_stride: object
+    ) -> MXTensor:
         format, layout, dtype, is_copied = context
         parts = {"format": format, "layout": layout, "dtype": dtype}
         q = MXTensor._trusted(inner["codes"], inner["scales"], outer_size, **parts)
         q._copied_at = 0 if is_copied else None
         return q
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[..., MXTensor], Args]:
         self._check_writes("q")
         parts = (self._codes, self._scales, tuple(self.shape), self._format, self._layout)
         is_parameter = getattr(self, "_is_param", False)
@@ -381,19 +392,19 @@ class MXTensor(Tensor):
         sizes = self.shape, self._codes.shape, self._scales.shape
         return repr((sizes, self.__tensor_flatten__(), self.device, self.requires_grad))
 
-    def __copy__(self):
+    def __copy__(self) -> MXTensor:
         if getattr(self, "_is_param", False):
             return torch.nn.Parameter(self, requires_grad=self.requires_grad)
         return self.detach().requires_grad_(self.requires_grad)
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict[int, object]) -> MXTensor:
         if id(self) not in memo:
             function, (codes, scales, *rest) = self.__reduce_ex__(2)
             copies = [part.clone() for part in (codes, scales)]
             memo[id(self)] = function(*copies, *rest)
         return memo[id(self)]
 
-    def __repr__(self, *, tensor_contents=None) -> str:
+    def __repr__(self, *, tensor_contents: str | None = None) -> str:
         kind = "Parameter of MXTensor" if getattr(self, "_is_param", False) else "MXTensor"
         return (
             f"{kind}({show(self.shape)}, format={self._format!r}, layout={self._layout!r}, "
@@ -471,7 +482,9 @@ class MXTensor(Tensor):
         return torch.compiler.is_compiling() or watched(self._codes, self._scales)
 
 
-def dispatch(handlers: dict[torch._ops.OpOverload, Callable], func, args, kwargs):
+def dispatch(
+    handlers: Mapping[Operator, Callable[..., object]], func: Operator, args: Args, kwargs: Kwargs
+) -> object:
     """Calls the handler of an operator, or torch's own composition of others that have one.
 
     Torch composes by itself but in inference mode. There, too, a view of a tensor that was made
@@ -493,7 +506,7 @@ def dispatch(handlers: dict[torch._ops.OpOverload, Callable], func, args, kwargs
     return handler(func, *args, **kwargs)
 
 
-def refusal(func) -> NotImplementedError:
+def refusal(func: Operator) -> NotImplementedError:
     """Returns the error for what torch cannot do with codes."""
     name = func._opname
     if "c10d" in func.namespace:

@@ -237,10 +237,12 @@ def test_the_toolchain_is_pinned_exactly_and_installed(package):
     assert pins == [f"{package}=={importlib.metadata.version(package)}"]
 
 
-def test_a_wheel_carries_every_mojo_file():
+def test_a_wheel_carries_every_mojo_file_and_says_that_it_has_types():
     tool = PYPROJECT["tool"]["setuptools"]
     assert tool["package-dir"]["mx_kernels.mojo_kernels"] == "mojo_kernels"
     assert tool["package-data"]["mx_kernels.mojo_kernels"] == ["**/*.mojo"]
+    assert tool["package-data"]["mx_kernels"] == ["py.typed"]
+    assert (ROOT / "python" / "mx_kernels" / "py.typed").is_file()
     rooms = (
         path.parent.relative_to(ROOT / "python") for path in (ROOT / "python").rglob("__init__.py")
     )

@@ -11,6 +11,8 @@ or what is rare.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -28,13 +30,20 @@ from torch.utils._device import DeviceContext
 from mx_kernels._core import facts as _facts
 from mx_kernels._core.cuda import current_device
 from mx_kernels._core.facts import Format, facts
-
-Array = Tensor | np.ndarray
+from mx_kernels.hints import Array, FloatType
 
 _STRIDED, _BYTES = torch.strided, torch.uint8
 _NAMES_OF_DTYPES = (str, torch.dtype)
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 """Tensor types without behaviour of their own: their memory is all there is to them."""
+if TYPE_CHECKING:
+
+    class OwnTensor(Tensor):
+        """A tensor made by a `__new__` of its own, whose arguments are not those of torch's."""
+
+        def __init__(self, *args: object, **kwargs: object) -> None: ...
+else:
+    OwnTensor = Tensor
 DEVICES = ("cpu", "cuda", "meta")
 """Types of devices that have kernels, and the one that has no numbers."""
 
@@ -141,7 +150,7 @@ def check_floats(array: Array, name: str) -> None:
     check_device(array, name)
 
 
-def float_code(dtype, name: str) -> int:
+def float_code(dtype: FloatType | None, name: str) -> int:
     """Returns the native code of a float dtype: a name, a torch dtype or a NumPy dtype.
 
     Raises:

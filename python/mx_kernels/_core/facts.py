@@ -16,9 +16,10 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,12 +27,13 @@ import torch
 from mx_kernels._core.builds import NativeBuildError
 from mx_kernels._core.native import LoadLock, Parts, find_or_load
 from mx_kernels._core.protocol import KEPT, NO_CODE, QUANTIZED
+from mx_kernels.hints import ActivationsName, FloatName, FormatName, GateName, LayoutName, ScaleRule
 
 KEPT_FLOATS = "bf16"
 """The name of activations that stay floats, beside the names of the formats."""
-DEFAULT_FORMAT = "mxfp4"
+DEFAULT_FORMAT: FormatName = "mxfp4"
 CDNA4 = "gfx950"
-DEFAULT_ROUNDING = "even"
+DEFAULT_ROUNDING: ScaleRule = "even"
 MAX_K = 1 << 60
 """More elements than any row has."""
 
@@ -45,7 +47,7 @@ def ceil_to(count: int, multiple: int) -> int:
 class Format:
     """One row of the format table; `code` is its number on the native side."""
 
-    name: str
+    name: FormatName
     element: str
     element_bits: int
     block_rows: int
@@ -93,7 +95,7 @@ class Format:
         """Returns the scales of a row of `k`."""
         return 1 if self.has_whole_rows else (k + self.block_k - 1) // self.block_k
 
-    def scales_of(self, shape) -> tuple[int, ...]:
+    def scales_of(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the plain scales of a tensor of `shape`, as they are held."""
         *lead, k = shape
         if self.block_rows > 1:
@@ -113,7 +115,7 @@ class Format:
 class Layout:
     """One row of the layout table; `code` is its number on the native side."""
 
-    name: str
+    name: LayoutName
     row_multiple: int
     byte_multiple: int
     scale_row_multiple: int
@@ -162,7 +164,7 @@ class Layout:
 class Activation:
     """One row of the table of activations of experts; `code` is its number on the native side."""
 
-    name: str
+    name: GateName
     is_gated: int
     """Whether there are gates beside ups."""
     is_interleaved: int
@@ -185,6 +187,9 @@ class Activation:
     def sums(self, hidden: int) -> int:
         """Returns how many sums make so many hidden numbers: rows of the weights."""
         return 2 * hidden if self.is_gated else hidden
+
+
+_Row = TypeVar("_Row", Format, Layout, Activation)
 
 
 class Mode(NamedTuple):
@@ -211,6 +216,9 @@ class Facts:
         team: address of the `GOMP_parallel` of torch's own OpenMP pool, or 0; 0 in a process
             that was forked, see `_drop_team`.
     """
+
+    roundings: dict[ScaleRule, int]
+    dtypes: dict[FloatName, int]
 
     def __init__(self, native: ModuleType | Parts):
         tables = native.tables()
@@ -265,14 +273,14 @@ class Facts:
         return np.dtype(ml_dtypes.bfloat16)
 
 
-def of_kind(fmt: Format, block_rows: int) -> str:
+def of_kind(fmt: Format, block_rows: int) -> FormatName:
     """Returns the format of the same elements, scales and blocks along K, `block_rows` tall."""
     alike = fmt.element, fmt.scale, fmt.block_k, block_rows
     rows = facts().formats.values()
     return next(f.name for f in rows if (f.element, f.scale, f.block_k, f.block_rows) == alike)
 
 
-def weights_format(name: str) -> str:
+def weights_format(name: FormatName) -> FormatName:
     """Returns what the weights of a layer are, asked for as `name`: square blocks if there are."""
     fmt = facts().formats[name]
     try:
@@ -289,7 +297,9 @@ def device_name(device: str | torch.device) -> str:
     return name
 
 
-def activations_for(device: str | torch.device, weights: str = DEFAULT_FORMAT) -> str:
+def activations_for(
+    device: str | torch.device, weights: FormatName = DEFAULT_FORMAT
+) -> ActivationsName:
     """Returns what activations are best multiplied as on a device, by weights of a format.
 
     Four bits are for who asks for them: they cost a language model more than four-bit weights do,
@@ -319,7 +329,7 @@ def unsupported(activations: str, weights: str, device, pairs) -> ValueError:
     )
 
 
-def _rows(cls, table: list[dict]) -> dict:
+def _rows(cls: type[_Row], table: list[dict[str, Any]]) -> dict[str, _Row]:
     """Makes a row of the dataclass `cls` of each row of a table, by name; its code is its place."""
     names = [field.name for field in fields(cls) if field.name != "code"]
     rows = (cls(**{name: row[name] for name in names}, code=code) for code, row in enumerate(table))

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from mx_kernels._core.facts import Activation, facts
 from mx_kernels._core.protocol import Gate
+from mx_kernels.hints import GateName
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -23,7 +24,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 class GateOptions(NamedTuple):
     """What a call says of the activation of experts; None is the activation's own."""
 
-    activation: str
+    activation: GateName
     interleaved: bool | None = None
     limit: float | None = None
     alpha: float | None = None

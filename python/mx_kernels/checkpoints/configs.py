@@ -97,7 +97,7 @@ def _compiled(pattern: str) -> re.Pattern:
     return re.compile(fnmatch.translate(pattern[:closed] + literal))
 
 
-def quantization(config: Mapping) -> Mapping | None:
+def quantization(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Returns the quantization_config, of the model or of a model in it.
 
     Raises:
@@ -121,7 +121,7 @@ def quantization(config: Mapping) -> Mapping | None:
     return said[0] if said else None
 
 
-def models(config: Mapping, depth: int = 3) -> Iterator[Mapping]:
+def models(config: Mapping[str, Any], depth: int = 3) -> Iterator[Mapping[str, Any]]:
     """Yields the configs of a model and of the models in it, as text_config and thinker_config."""
     yield config
     for name, value in config.items():
@@ -129,7 +129,7 @@ def models(config: Mapping, depth: int = 3) -> Iterator[Mapping]:
             yield from models(value, depth - 1)
 
 
-def without_quantization(config: Mapping) -> dict:
+def without_quantization(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a config that says nothing of quantization, nor do those of the models in it."""
     return {
         name: without_quantization(value) if isinstance(value, Mapping) else value
@@ -138,7 +138,7 @@ def without_quantization(config: Mapping) -> dict:
     }
 
 
-def check_run_time(content: Mapping, config: Mapping) -> None:
+def check_run_time(content: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """Raises if a config changes what weights mean, by something that is not carried out.
 
     Raises:
@@ -203,7 +203,7 @@ def check_algorithms(said: Any) -> None:
             )
 
 
-def dtype_of(config: Mapping) -> torch.dtype:
+def dtype_of(config: Mapping[str, Any]) -> torch.dtype:
     """Returns the dtype that a model computes in, bfloat16 where its config says none of ours."""
     known = {"float32": torch.float32, "float16": torch.float16}
     text = config.get("text_config")

@@ -21,6 +21,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -168,7 +169,7 @@ def convert(
 class Axes:
     """Turns weights that are [..., K, N]; knows whether anybody had to say which are."""
 
-    config: dict
+    config: Mapping[str, Any]
     k_axis: int | None = None
     was_asked: bool = False
 
@@ -313,8 +314,8 @@ def _stored(
 
 
 def _config(
-    config: dict, to: str, parameters: list[Parameter], formats: dict[str, str]
-) -> dict | None:
+    config: Mapping[str, Any], to: str, parameters: list[Parameter], formats: dict[str, str]
+) -> dict[str, Any] | None:
     """Returns the config.json of the result, None if there was none."""
     if not config:
         return None
@@ -372,7 +373,7 @@ def _folders_of_modules(source: Path) -> set[str]:
 
 @contextlib.contextmanager
 def _new_folder(
-    target: Path, source: Path | None, copied: list[Path], config: dict | None
+    target: Path, source: Path | None, copied: list[Path], config: dict[str, Any] | None
 ) -> Iterator[Path]:
     """Yields a folder with what is copied from the source's, and a config.
 

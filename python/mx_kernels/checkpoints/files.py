@@ -24,6 +24,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,7 +95,7 @@ class Checkpoint:
     """What messages call it."""
     parts: Mapping[str, Part]
     """Tensors by name, in the order of the files."""
-    config: Mapping = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
     """The content of config.json."""
     metadata: tuple[Mapping[str, str], ...] = ()
     """What each file says about itself."""
@@ -193,7 +194,7 @@ def _open_folder(folder: Path, index: Path | None = None) -> Checkpoint:
     return _open_files(str(folder), files, listed, config_in(folder), folder)
 
 
-def config_in(folder: Path) -> dict:
+def config_in(folder: Path) -> dict[str, Any]:
     """Returns the content of a folder's config, with what ModelOpt says beside it.
 
     Raises:
@@ -427,7 +428,7 @@ def _explained(path: Path) -> Iterator[None]:
         ) from None
 
 
-def read_json(path: Path) -> dict:
+def read_json(path: Path) -> dict[str, Any]:
     """Returns the object in a JSON file.
 
     Raises:
@@ -436,7 +437,7 @@ def read_json(path: Path) -> dict:
     return _parsed(path.read_bytes(), str(path))
 
 
-def _parsed(text: bytes, what: str) -> dict:
+def _parsed(text: bytes, what: str) -> dict[str, Any]:
     """Parses a JSON object in which no name stands twice."""
     try:
         parsed = json.loads(text.decode(), object_pairs_hook=_each_once)

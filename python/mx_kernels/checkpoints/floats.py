@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from mx_kernels._core.arrays import show
 from mx_kernels.conversion.rules import GATE_NAMES, HEADS, ROUTER_NAME, TOWERS, in_towers
@@ -100,7 +101,7 @@ def _is_kept(name: str) -> bool:
 
 
 def is_turned(
-    name: str, shape: tuple[int, ...], config: Mapping, k_axis: int | None = None
+    name: str, shape: tuple[int, ...], config: Mapping[str, Any], k_axis: int | None = None
 ) -> bool:
     """Says whether a weight of floats is stored as [..., K, N].
 
@@ -143,20 +144,20 @@ def needs_telling(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) > 2 or (len(shape) == 2 and bool(_CONV1D.search(name)))
 
 
-def are_turned(name: str, shape: tuple[int, ...], config: Mapping) -> bool:
+def are_turned(name: str, shape: tuple[int, ...], config: Mapping[str, Any]) -> bool:
     """Says whether codes are [..., K, N], as the config tells: blocks would lie across the sums."""
     is_known = any(TURNED[kind].search(name) for kind in _types(config) & TURNED.keys())
     return len(shape) > 2 and is_known and _by_sizes(name, shape, config) is not False
 
 
-def _types(config: Mapping) -> set[str]:
+def _types(config: Mapping[str, Any]) -> set[str]:
     """Returns the types of a model and of the models in it."""
     places = [config, *(value for value in config.values() if isinstance(value, Mapping))]
     found = (place.get("model_type") for place in places)
     return {kind for kind in found if isinstance(kind, str)}
 
 
-def _by_sizes(name: str, shape: tuple[int, ...], config: Mapping) -> bool | None:
+def _by_sizes(name: str, shape: tuple[int, ...], config: Mapping[str, Any]) -> bool | None:
     """Says whether experts are [E, K, N] by the size of a token, None if that does not tell."""
     text = config.get("text_config")
     places = (config, text if isinstance(text, Mapping) else {})

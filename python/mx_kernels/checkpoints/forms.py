@@ -346,7 +346,7 @@ def _of_words(words: Part, scales: Part) -> tuple[Part, ...]:
     return codes, of_blocks, Part(torch.float32, (), lambda: torch.ones(()), scales.name)
 
 
-def _own_meanings(checkpoint: Checkpoint) -> dict[str, tuple[str, tuple, torch.dtype]]:
+def _own_meanings(checkpoint: Checkpoint) -> dict[str, tuple[str, tuple[int, ...], torch.dtype]]:
     """Returns format, shape and dtype of each parameter that the files' metadata describe.
 
     Raises:
@@ -378,7 +378,7 @@ def _own_meanings(checkpoint: Checkpoint) -> dict[str, tuple[str, tuple, torch.d
     return found
 
 
-def described(parameters: Mapping[str, tuple[str, tuple, torch.dtype]]) -> str:
+def described(parameters: Mapping[str, tuple[str, tuple[int, ...], torch.dtype]]) -> str:
     """Returns the metadata of a file that holds parameters: format, shape and dtype by name."""
     tensors = {
         name: {"format": format, "shape": list(shape), "dtype": str(dtype).removeprefix("torch.")}

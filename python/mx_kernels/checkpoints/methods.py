@@ -112,10 +112,10 @@ class Scheme:
         ValueError: if it names a method, or a format of all weights, that is not read.
     """
 
-    def __init__(self, config: Mapping):
+    def __init__(self, config: Mapping[str, Any]):
         content = configs.quantization(config)
-        self.method = None if content is None else _method_of(content)
-        self.content = content or {}
+        self.method: object = None if content is None else _method_of(content)
+        self.content: Mapping[str, Any] = content or {}
         self._row = METHODS.get(self.method) if isinstance(self.method, str) else None
         if content is None:
             return
@@ -128,7 +128,7 @@ class Scheme:
         if self.is_compressed:
             _check_compressed(content)
         configs.check_algorithms(content.get("algo_config"))
-        self.rules = Rules(content.get("layer_quant_config"))
+        self.rules: Rules = Rules(content.get("layer_quant_config"))
         _block_size(content)
 
     @property

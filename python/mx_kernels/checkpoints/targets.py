@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -61,7 +62,7 @@ def _with_weight(name: str) -> str:
 # The quantization_config of each form.
 
 
-def _quark_weight(format: str) -> dict:
+def _quark_weight(format: str) -> dict[str, Any]:
     """Returns Quark's words for weights of a format, activations left as they are."""
     elements = {name: element for element, name in QUARK.items()}
     weight = {
@@ -83,7 +84,7 @@ def _quark_weight(format: str) -> dict:
     return {"weight": weight, **nothing}
 
 
-def quark_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
+def quark_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict[str, Any]:
     """Returns a quantization_config of Quark.
 
     Args:
@@ -110,7 +111,7 @@ def quark_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
     }
 
 
-def compressed_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
+def compressed_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict[str, Any]:
     """Returns a quantization_config of compressed-tensors; arguments as in `quark_config`."""
     names = {name: stored for stored, name in COMPRESSED.items()}
     used = list(dict.fromkeys(formats.values()))
@@ -141,12 +142,12 @@ def compressed_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
     }
 
 
-def gpt_oss_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
+def gpt_oss_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict[str, Any]:
     """Returns a quantization_config of gpt-oss; arguments as in `quark_config`."""
     return {"quant_method": "mxfp4", "modules_to_not_convert": list(kept)}
 
 
-def deepseek_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
+def deepseek_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict[str, Any]:
     """Returns a quantization_config of DeepSeek; arguments as in `quark_config`."""
     return {
         "quant_method": "fp8",
@@ -157,7 +158,7 @@ def deepseek_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
     }
 
 
-def guarded(config: Mapping, method: str) -> dict:
+def guarded(config: Mapping[str, Any], method: str) -> dict[str, Any]:
     """Returns a config.json that transformers refuses to load weights by, unless it knows ours.
 
     It warns of a quant_method that it does not know, and goes on with new random weights. A fusion
@@ -170,7 +171,7 @@ def guarded(config: Mapping, method: str) -> dict:
     return {**rest, FUSIONS: fusions} if fusions else rest
 
 
-def own_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict:
+def own_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict[str, Any]:
     """Returns a quantization_config of ours: each file says the rest."""
     return {"quant_method": OURS}
 

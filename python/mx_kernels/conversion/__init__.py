@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Container, Iterable, Mapping
+from typing import TypeVar, overload
 
 import torch
 from torch import nn
@@ -54,6 +55,7 @@ from mx_kernels.conversion.rules import (
     decide,
     patterns_of,
 )
+from mx_kernels.hints import FormatName, ScaleRule
 from mx_kernels.modules import MXLinear, MXModule, quantized
 
 __all__ = ["FusedReport", "LayerReport", "Report", "conversion_report", "convert"]
@@ -62,14 +64,45 @@ FINISHED: list[Callable[[nn.Module], None]] = []
 """What is called with each model that `convert` returns."""
 
 
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@overload
+def convert(
+    model: nn.Linear,
+    filter: Callable[[str, nn.Module], bool] | None = None,
+    *,
+    keep: Pattern | Iterable[Pattern] = (),
+    include: Pattern | Iterable[Pattern] = (),
+    format: FormatName = DEFAULT_FORMAT,
+    rounding: ScaleRule = DEFAULT_ROUNDING,
+    device: str | torch.device | None = None,
+    activations: Activations = None,
+) -> MXLinear: ...
+
+
+@overload
+def convert(
+    model: Model,
+    filter: Callable[[str, nn.Module], bool] | None = None,
+    *,
+    keep: Pattern | Iterable[Pattern] = (),
+    include: Pattern | Iterable[Pattern] = (),
+    format: FormatName = DEFAULT_FORMAT,
+    rounding: ScaleRule = DEFAULT_ROUNDING,
+    device: str | torch.device | None = None,
+    activations: Activations = None,
+) -> Model: ...
+
+
 def convert(
     model: nn.Module,
     filter: Callable[[str, nn.Module], bool] | None = None,
     *,
     keep: Pattern | Iterable[Pattern] = (),
     include: Pattern | Iterable[Pattern] = (),
-    format: str = DEFAULT_FORMAT,
-    rounding: str = DEFAULT_ROUNDING,
+    format: FormatName = DEFAULT_FORMAT,
+    rounding: ScaleRule = DEFAULT_ROUNDING,
     device: str | torch.device | None = None,
     activations: Activations = None,
     fuse: str | None = None,
@@ -150,8 +183,8 @@ def convert_skeleton(
     *,
     keep: Iterable[Pattern],
     include: Iterable[Pattern],
-    format: str,
-    rounding: str,
+    format: FormatName,
+    rounding: ScaleRule,
     device: str | torch.device,
     activations: Activations,
 ) -> dict[str, Way]:

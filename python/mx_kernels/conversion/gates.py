@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from mx_kernels._core.facts import facts
 from mx_kernels._core.gates import GateOptions, gated
+from mx_kernels.hints import GateName
 
 _LIMIT = {"limit": ("limit", "swiglu_limit")}
 _ALPHA = {"alpha": ("alpha", "swiglu_alpha")}
@@ -66,7 +67,7 @@ class Gate:
         """Says whether our modules have the rows in the other order."""
         return self.options.interleaved not in {None, self.wants_turns}
 
-    def told(self) -> dict:
+    def told(self) -> dict[str, GateName | float | bool | None]:
         """Returns what MXExperts is told."""
         return self.options._replace(interleaved=None)._asdict()
 

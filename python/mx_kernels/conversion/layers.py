@@ -12,7 +12,7 @@ a class of experts does between its two products is found out by asking it, see 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import torch
@@ -22,6 +22,7 @@ from torch.nn.utils import parametrize
 from mx_kernels._core.checks import mode_rounding
 from mx_kernels.conversion.gates import Traits, gate_of, traits_of
 from mx_kernels.experts import MXExperts
+from mx_kernels.hints import ActivationsName, FormatName, ScaleRule
 from mx_kernels.modules import MXLinear, MXModule, parameter, quantized
 from mx_kernels.tensor import MXTensor
 
@@ -247,7 +248,13 @@ def arrangements(layer: Layer) -> dict[str, Way]:
 
 
 def replace(
-    layer: Layer, made: dict, *, format: str, rounding: str, device, activations: str
+    layer: Layer,
+    made: dict[Hashable, nn.Parameter],
+    *,
+    format: FormatName,
+    rounding: ScaleRule,
+    device: str | torch.device | None,
+    activations: ActivationsName,
 ) -> MXModule:
     """Returns what a layer becomes; a weight that `made` has already is not made again."""
     module, ways = layer.module, arrangements(layer)
@@ -309,7 +316,7 @@ def restored(
     return former.train(ours.training)
 
 
-def identity(t: Tensor):
+def identity(t: Tensor) -> Hashable:
     """Returns what tensors have in common that are the same memory."""
     if type(t) is not nn.Parameter or t.is_meta or not t.numel():
         return id(t)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from fnmatch import fnmatchcase
 
 import torch
@@ -23,6 +23,7 @@ from torch import nn
 from mx_kernels._core.facts import Format, facts
 from mx_kernels._core.storage import storage_of
 from mx_kernels.conversion.layers import SAME_AS_LINEAR, Layer, identity, kind_of, obstacle
+from mx_kernels.hints import ActivationsName
 
 HEADS = ("lm_head", "embed_out")
 """Names of output layers; transformers' models also tell theirs: `get_output_embeddings`."""
@@ -55,7 +56,7 @@ EXPERT_COUNTS = (
 )
 
 Pattern = str
-Choice = str | None
+Choice = ActivationsName | None
 Activations = Choice | Mapping[Pattern, Choice] | Callable[[str], Choice]
 
 
@@ -63,9 +64,9 @@ class Tree:
     """A model's modules by name, and the layers among them that could be converted."""
 
     def __init__(self, model: nn.Module):
-        self.modules = dict(model.named_modules(remove_duplicate=False))
-        self.heads = _heads(self.modules.values())
-        self.holders: dict = {}
+        self.modules: dict[str, nn.Module] = dict(model.named_modules(remove_duplicate=False))
+        self.heads: set[int] = _heads(self.modules.values())
+        self.holders: dict[Hashable, dict[int, str]] = {}
         layers: dict[int, Layer] = {}
         for name, module in self.modules.items():
             key = id(module)
@@ -79,8 +80,8 @@ class Tree:
                     self.holders.setdefault(identity(t), {}).setdefault(key, place)
         for layer in layers.values():
             layer.parents = [self.parent(name) if name else None for name in layer.names]
-        self.layers = list(layers.values())
-        self.towers = in_towers(self.modules)
+        self.layers: list[Layer] = list(layers.values())
+        self.towers: set[str] = in_towers(self.modules)
 
     def parent(self, name: str) -> nn.Module:
         """Returns the module that holds the one of that name."""

@@ -55,7 +55,7 @@ def in_floats(q: Tensor) -> Tensor:
     return floats
 
 
-def from_floats(floats: Tensor) -> tuple[Tensor, Tensor, dict, str]:
+def from_floats(floats: Tensor) -> tuple[Tensor, Tensor, dict[str, object], str]:
     """Returns codes, scales, what they mean, and the name of the layout to bring them to.
 
     Raises:

@@ -22,6 +22,7 @@ styles of `integrations.distributed` cut at blocks, and layers of experts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,18 @@ import torch
 from torch import Tensor
 
 from mx_kernels import ops
+from mx_kernels._core.arrays import OwnTensor
 from mx_kernels._core.tensor_ops import handles, view
-from mx_kernels.tensor import HANDLERS, MXTensor, asker, dispatch, refusal
+from mx_kernels.tensor import (
+    HANDLERS,
+    Args,
+    Kwargs,
+    MXTensor,
+    Operator,
+    asker,
+    dispatch,
+    refusal,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -40,13 +51,14 @@ SENDERS = ("torch.distributed.utils", "torch.nn.parallel.distributed")
 """The modules to which a flat MXTensor is a bucket."""
 
 
-class Bucket(Tensor):
+class Bucket(OwnTensor):
     """Tensors of one dtype, as one row of their numbers."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    if not TYPE_CHECKING:  # Torch declares a method.
+        __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, data: Tensor, parts: list[Tensor]):
+    def __new__(cls, data: Tensor, parts: list[Tensor]) -> Bucket:
         """Makes the tensor that stands for the bytes of `parts`."""
         size, dtype = sum(part.numel() for part in parts), parts[0].dtype
         self = Tensor._make_wrapper_subclass(cls, (size,), dtype=dtype, device=data.device)
@@ -60,10 +72,12 @@ class Bucket(Tensor):
         return cls(torch.cat([data for t in tensors for data in _bytes_of(t)]), parts)
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        cls, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
         return dispatch(_OF_BUCKETS, func, args, kwargs or {})
 
-    def __repr__(self, *, tensor_contents=None) -> str:
+    def __repr__(self, *, tensor_contents: str | None = None) -> str:
         return f"Bucket({self.parts!r})"
 
 
@@ -131,7 +145,7 @@ _OF_BUCKETS = {
 }
 
 
-def linear(x: DTensor, w: DTensor, bias: DTensor | None, **rules) -> DTensor:
+def linear(x: DTensor, w: DTensor, bias: DTensor | None, **rules: str) -> DTensor:
     """Returns `mx_kernels.linear` of what each rank has of x and of the weights.
 
     Raises:

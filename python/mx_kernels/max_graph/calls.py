@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from max.dtype import DType
 from max.graph import DeviceRef, Dim, StaticDim, TensorType, TensorValue, ops
 
 from mx_kernels._core.arrays import Array, check_floats, float_code, in_memory, kind_of, show
 from mx_kernels._core.facts import facts, of_kind
+from mx_kernels.hints import FloatType
 from mx_kernels.max_graph.checks import CPU_REF, check_device, check_value
 from mx_kernels.max_graph.values import MXValue
 
@@ -76,7 +79,7 @@ def folded(value: TensorValue) -> TensorValue:
     return value if value.rank == 2 else ops.reshape(value, [-1, value.shape[-1]])
 
 
-def unfolded(value: TensorValue, lead) -> TensorValue:
+def unfolded(value: TensorValue, lead: Sequence[Dim]) -> TensorValue:
     """Unfolds what `folded` folded."""
     return value if len(lead) == 1 else ops.reshape(value, [*lead, value.shape[-1]])
 
@@ -86,14 +89,21 @@ def type_of(dtype: DType, rows: Dim, columns: Dim | int, device: DeviceRef) -> T
     return TensorType(dtype, [rows, columns], device)
 
 
-def call(name: str, operands, rows, columns, dtype, **parameters: str) -> TensorValue:
+def call(
+    name: str,
+    operands: Sequence[TensorValue],
+    rows: Dim,
+    columns: Dim | int,
+    dtype: FloatType | DType,
+    **parameters: str,
+) -> TensorValue:
     """Adds an op with one result, floats [rows, columns] on the device of its first operand."""
     device = operands[0].device
     types = [type_of(float_dtype(dtype), rows, columns, device)]
     return ops.custom(name, device, operands, types, parameters)[0].tensor
 
 
-def float_dtype(dtype) -> DType:
+def float_dtype(dtype: FloatType | DType) -> DType:
     """The type of floats that a caller names."""
     code = float_code(dtype.name if isinstance(dtype, DType) else dtype, "dtype")
     return DType[list(facts().dtypes)[code]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from max.driver import accelerator_architecture_name
 from max.dtype import DType
 from max.graph import DeviceRef, Dim, StaticDim, TensorValue
@@ -11,7 +13,7 @@ from mx_kernels._core.checks import check_mode
 from mx_kernels._core.facts import CDNA4, KEPT_FLOATS, Format, Layout, activations_for, facts
 from mx_kernels._core.native import gpu_plans
 
-CPU_REF = DeviceRef.CPU()
+CPU_REF: DeviceRef = DeviceRef.CPU()
 
 
 def check_value(value: TensorValue, name: str) -> None:
@@ -123,7 +125,7 @@ def _check_stored(value: TensorValue, name: str, dtype: DType) -> None:
     raise TypeError(f"{name}: got dtype {value.dtype.name}, expected {dtype.name}; {hint}")
 
 
-def plain_scales(name: str, lead, k: int, fmt: Format) -> list[Dim]:
+def plain_scales(name: str, lead: Iterable[Dim], k: int, fmt: Format) -> list[Dim]:
     """Returns the shape of the plain scales of [*lead, k]; rows that share one are known."""
     lead = list(lead)
     if fmt.block_rows > 1:
@@ -136,7 +138,7 @@ def plain_scales(name: str, lead, k: int, fmt: Format) -> list[Dim]:
     return [Dim(dim) for dim in fmt.scales_of([*lead, k])]
 
 
-def check_one_matrix(name: str, shape, fmt: Format) -> None:
+def check_one_matrix(name: str, shape: Sequence[Dim], fmt: Format) -> None:
     """Raises unless blocks of several rows lie in one matrix, as ops see it."""
     if fmt.block_rows > 1 and len(shape) != 2:
         raise ValueError(

@@ -13,6 +13,7 @@ from mx_kernels._core.checks import (
 )
 from mx_kernels._core.facts import DEFAULT_ROUNDING
 from mx_kernels._core.gates import GateOptions, chosen_gate
+from mx_kernels.hints import ActivationsName, FloatType, GateName, ScaleRule
 from mx_kernels.max_graph.calls import bias_of, call, float_dtype, number
 from mx_kernels.max_graph.checks import (
     CPU_REF,
@@ -33,9 +34,9 @@ def grouped_linear(
     group_sizes: TensorValue,
     *,
     bias: TensorValue | Array | None = None,
-    rounding: str = DEFAULT_ROUNDING,
-    out_dtype=None,
-    activations: str | None = None,
+    rounding: ScaleRule = DEFAULT_ROUNDING,
+    out_dtype: FloatType | DType | None = None,
+    activations: ActivationsName | None = None,
 ) -> TensorValue:
     """Multiplies each group of rows by its expert, as `mx_kernels.grouped_linear` does.
 
@@ -81,16 +82,16 @@ def moe(
     *,
     bias_gate_up: TensorValue | Array | None = None,
     bias_down: TensorValue | Array | None = None,
-    activation: str = "swiglu_oai",
+    activation: GateName = "swiglu_oai",
     interleaved: bool | None = None,
     limit: float | None = None,
     alpha: float | None = None,
     beta: float | None = None,
     linear_beta: float | None = None,
     apply_router_weight_on_input: bool = False,
-    rounding: str = DEFAULT_ROUNDING,
-    out_dtype=None,
-    activations: str | None = None,
+    rounding: ScaleRule = DEFAULT_ROUNDING,
+    out_dtype: FloatType | DType | None = None,
+    activations: ActivationsName | None = None,
 ) -> TensorValue:
     """Computes a layer of experts, as `mx_kernels.moe` does; see there for all arguments.
 

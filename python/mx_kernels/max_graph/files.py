@@ -44,7 +44,7 @@ def library_build() -> Build:
     )
 
 
-def export(graph: Graph, path: str | os.PathLike, *, device: Device | None = None) -> None:
+def export(graph: Graph, path: str | os.PathLike[str], *, device: Device | None = None) -> None:
     """Compiles `graph` and writes it, constants included, as a MEF.
 
     Args:
@@ -62,7 +62,7 @@ def export(graph: Graph, path: str | os.PathLike, *, device: Device | None = Non
     _session(device).compile(graph).export_mef(path)
 
 
-def load(path: str | os.PathLike, *, device: Device | None = None) -> Model:
+def load(path: str | os.PathLike[str], *, device: Device | None = None) -> Model:
     """Loads what `export` wrote; neither sources nor compiler are needed.
 
     Args:

@@ -8,6 +8,7 @@ from max.graph import TensorValue, ops
 from mx_kernels._core.arrays import Array, show
 from mx_kernels._core.checks import check_rounding, check_rule, format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, KEPT_FLOATS, facts
+from mx_kernels.hints import ActivationsName, FloatType, FormatName, ScaleRule
 from mx_kernels.max_graph.calls import (
     bias_of,
     call,
@@ -34,7 +35,7 @@ from mx_kernels.tensor import MXTensor
 
 
 def quantize(
-    x: TensorValue, *, format: str = DEFAULT_FORMAT, rounding: str = DEFAULT_ROUNDING
+    x: TensorValue, *, format: FormatName = DEFAULT_FORMAT, rounding: ScaleRule = DEFAULT_ROUNDING
 ) -> MXValue:
     """Quantizes floats [..., K] in blocks along K, as `mx_kernels.quantize` does.
 
@@ -58,7 +59,7 @@ def quantize(
     return MXValue(*(unfolded(value.tensor, x.shape[:-1]) for value in values), format=format)
 
 
-def dequantize(q: MXValue | MXTensor, *, dtype="bfloat16") -> TensorValue:
+def dequantize(q: MXValue | MXTensor, *, dtype: FloatType | DType = "bfloat16") -> TensorValue:
     """Decodes `q` to floats [..., K], as `mx_kernels.dequantize` does.
 
     Raises:
@@ -88,7 +89,7 @@ def matmul(
     a: MXValue | MXTensor,
     b: MXValue | MXTensor,
     *,
-    out_dtype="bfloat16",
+    out_dtype: FloatType | DType = "bfloat16",
     bias: TensorValue | Array | None = None,
 ) -> TensorValue:
     """Multiplies quantized tensors: a @ b.T + bias as [..., N], as `mx_kernels.matmul` does.
@@ -119,9 +120,9 @@ def linear(
     w: MXValue | MXTensor,
     *,
     bias: TensorValue | Array | None = None,
-    rounding: str = DEFAULT_ROUNDING,
-    out_dtype=None,
-    activations: str | None = None,
+    rounding: ScaleRule = DEFAULT_ROUNDING,
+    out_dtype: FloatType | DType | None = None,
+    activations: ActivationsName | None = None,
 ) -> TensorValue:
     """Quantizes x and multiplies: x @ w.T + bias as [..., N], as `mx_kernels.linear` does.
 

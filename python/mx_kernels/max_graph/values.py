@@ -8,6 +8,7 @@ from max.graph import DeviceRef, Dim, StaticDim, TensorValue, ops
 from mx_kernels._core.arrays import show
 from mx_kernels._core.checks import check_operand, format_named, layout_named
 from mx_kernels._core.facts import DEFAULT_FORMAT, facts
+from mx_kernels.hints import FormatName, LayoutName
 from mx_kernels.max_graph.checks import (
     CDNA4,
     CPU_REF,
@@ -47,8 +48,8 @@ class MXValue:
         scales: TensorValue,
         *,
         shape: tuple[int, ...] | None = None,
-        format: str = DEFAULT_FORMAT,
-        layout: str = "plain",
+        format: FormatName = DEFAULT_FORMAT,
+        layout: LayoutName = "plain",
     ):
         fmt, order = format_named(format), layout_named(layout)
         check_codes(codes)
@@ -56,9 +57,10 @@ class MXValue:
         check_device(scales, "scales", codes.device, "codes")
         self.codes = codes
         self.scales = scales
-        self.format = format
-        self.layout = layout
-        self.k = fmt.elements(static_k(codes, "codes"))
+        self.format: FormatName = format
+        self.layout: LayoutName = layout
+        self.lead: list[Dim]
+        self.k: int = fmt.elements(static_k(codes, "codes"))
         check_k("codes", self.k, fmt, order)
         if layout != facts().plain.name:
             self.lead = _padded_lead(codes, shape, self.k, layout)

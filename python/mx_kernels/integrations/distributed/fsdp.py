@@ -13,8 +13,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
+from mx_kernels.hints import FormatName
 from mx_kernels.tensor import MXTensor
+
+_Meaning = tuple[torch.Size, FormatName, torch.dtype]
 
 
 def pre_all_gather(
@@ -23,8 +27,8 @@ def pre_all_gather(
     outer_size: torch.Size,
     outer_stride: tuple[int, ...],
     module: nn.Module,
-    mp_policy,
-) -> tuple[tuple[Tensor, Tensor], tuple]:
+    mp_policy: MixedPrecisionPolicy,
+) -> tuple[tuple[Tensor, Tensor], _Meaning]:
     """Returns the bytes that a rank sends, and what they mean."""
     if outer_size[0] % mesh.size():
         raise ValueError(
@@ -37,11 +41,11 @@ def pre_all_gather(
 def post_all_gather(
     self: MXTensor,
     outputs: tuple[Tensor, Tensor],
-    metadata: tuple,
+    metadata: _Meaning,
     param_dtype: torch.dtype,
     *,
     out: Tensor | None = None,
-):
+) -> tuple[MXTensor, tuple[Tensor, Tensor]] | None:
     """Returns the whole tensor, whose memory is that of the bytes that came."""
     if out is not None:
         return None

@@ -10,7 +10,7 @@ weight, of which the system reads each once for all ranks of a machine; memory h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -87,7 +87,7 @@ def gathered(model: nn.Module) -> dict[str, Tensor] | None:
     return state if is_first else None
 
 
-def save(model: nn.Module, path: str | Path, **options) -> None:
+def save(model: nn.Module, path: str | Path, **options: int | Mapping[str, str] | None) -> None:
     """Writes the whole model, from rank 0 of all; `options` are those of `mx_kernels.save`.
 
     Every rank calls it, and returns when the files are there.

@@ -40,7 +40,7 @@ class Sharding:
     """Of the parameters that ranks have parts of."""
     shapes: dict[str, torch.Size]
     """Of the whole parameters."""
-    forward: Callable[[nn.Module, tuple], Tensor]
+    forward: Callable[..., Tensor]
 
     @property
     def rank(self) -> int:
@@ -58,7 +58,7 @@ class Sharded(nn.Module):
 
     sharding: Sharding
 
-    def forward(self, *args) -> Tensor:
+    def forward(self, *args: Tensor) -> Tensor:
         """Computes this rank's part, and what of it the ranks exchange."""
         return self.sharding.forward(self, *args)
 
@@ -87,7 +87,7 @@ SHARDED = {MXLinear: ShardedMXLinear, nn.Linear: ShardedLinear, MXExperts: Shard
 
 
 def shard(
-    module: nn.Module, mesh: DeviceMesh, cuts: dict[str, Cut], forward: Callable
+    module: nn.Module, mesh: DeviceMesh, cuts: dict[str, Cut], forward: Callable[..., Tensor]
 ) -> nn.Module:
     """Makes a layer one of this rank: cuts its parameters, all or none."""
     whole = dict(module.named_parameters())
@@ -134,8 +134,8 @@ class _LinearStyle(ParallelStyle):
         unit: int | None = None,
     ):
         super().__init__()
-        self.input_layouts = self.INPUT if input_layouts is None else input_layouts
-        self.output_layouts = self.OUTPUT if output_layouts is None else output_layouts
+        self.input_layouts: Placement = self.INPUT if input_layouts is None else input_layouts
+        self.output_layouts: Placement = self.OUTPUT if output_layouts is None else output_layouts
         self.use_local_output = use_local_output
         self.unit = unit
 
@@ -160,7 +160,8 @@ class Colwise(_LinearStyle):
     Equal to the bit to the columns of the whole product.
     """
 
-    INPUT, OUTPUT = Replicate(), Shard(-1)
+    INPUT: Placement = Replicate()
+    OUTPUT: Placement = Shard(-1)
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         unit = self._unit(module)
@@ -188,7 +189,8 @@ class Colwise(_LinearStyle):
 class Rowwise(_LinearStyle):
     """Cuts K of the weights; the ranks' sums are added up, in the dtype of x, with one bias."""
 
-    INPUT, OUTPUT = Shard(-1), Replicate()
+    INPUT: Placement = Shard(-1)
+    OUTPUT: Placement = Replicate()
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         unit = self._unit(module)

@@ -18,6 +18,7 @@ from mx_kernels._core.checks import check_mode, check_rounding, format_named, mo
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.conversion.rules import Pattern, patterns_of
+from mx_kernels.hints import ActivationsName, FormatName, ScaleRule
 
 
 @register_quantization_config(OURS)
@@ -49,9 +50,9 @@ class MXConfig(QuantizationConfigMixin):
     def __init__(
         self,
         *,
-        format: str = DEFAULT_FORMAT,
-        activations: str | Mapping[Pattern, str] | None = None,
-        rounding: str | Mapping[Pattern, str] = DEFAULT_ROUNDING,
+        format: FormatName = DEFAULT_FORMAT,
+        activations: ActivationsName | Mapping[Pattern, ActivationsName] | None = None,
+        rounding: ScaleRule | Mapping[Pattern, ScaleRule] = DEFAULT_ROUNDING,
         modules_to_not_convert: Pattern | Iterable[Pattern] | None = None,
         include: Pattern | Iterable[Pattern] | None = None,
         quant_method: str = OURS,

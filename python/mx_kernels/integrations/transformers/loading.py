@@ -17,6 +17,7 @@ from mx_kernels.checkpoints.configs import OURS, quantization
 from mx_kernels.checkpoints.files import CONFIG, config_in
 from mx_kernels.checkpoints.methods import Scheme
 from mx_kernels.conversion import convert
+from mx_kernels.hints import ActivationsName, FormatName
 from mx_kernels.integrations.transformers.config import MXConfig
 from mx_kernels.integrations.transformers.quantizer import MXQuantizer
 
@@ -28,10 +29,10 @@ _THEIRS = auto.AUTO_QUANTIZER_MAPPING[GPT_OSS]
 def from_pretrained(
     path: str | Path,
     *,
-    activations: str | Mapping[str, str] | None = None,
-    rest: str | None = None,
+    activations: ActivationsName | Mapping[str, ActivationsName] | None = None,
+    rest: FormatName | None = None,
     model_class: type = AutoModelForCausalLM,
-    **kwargs,
+    **kwargs: object,
 ) -> PreTrainedModel:
     """Loads a model whose checkpoint is quantized, in any form that `mx_kernels.load` reads.
 

@@ -91,7 +91,8 @@ class Renamed(WeightRenaming):
 
     def __init__(self, table: Mapping[str, str], others: list[WeightRenaming]):
         super().__init__("", "")
-        self.table, self.others = table, others
+        self.table: Mapping[str, str] = table
+        self.others: list[WeightRenaming] = others
 
     def rename_source_key(self, source_key: str) -> tuple[str, str | None]:
         """Returns the new name; and no pattern, which is asked of conversions alone."""

@@ -59,7 +59,12 @@ class Quantize(ConversionOps):
         self.quantizer = quantizer
 
     def convert(
-        self, input_dict: dict[str, Any], *, model: nn.Module, missing_keys: set[str], **kwargs
+        self,
+        input_dict: dict[str, Any],
+        *,
+        model: nn.Module,
+        missing_keys: set[str],
+        **kwargs: object,
     ) -> dict[str, Tensor]:
         """Returns parameters by name; those that stay floats too."""
         self.quantizer.missing = missing_keys
@@ -72,7 +77,7 @@ class Pass(ConversionOps):
     """Leaves a tensor what it is."""
 
     def convert(
-        self, input_dict: dict[str, Any], *, full_layer_name: str, **kwargs
+        self, input_dict: dict[str, Any], *, full_layer_name: str, **kwargs: object
     ) -> dict[str, Tensor]:
         """Returns the tensor by the model's name."""
         ((tensor,),) = input_dict.values()
@@ -94,7 +99,7 @@ class Join(ConversionOps):
     def __init__(self, quantizer: MXQuantizer):
         self.quantizer = quantizer
 
-    def __deepcopy__(self, memo) -> Join:
+    def __deepcopy__(self, memo: dict[int, object]) -> Join:
         """Each weight gets an operation that tells the same quantizer."""
         return self
 
@@ -105,7 +110,7 @@ class Join(ConversionOps):
         full_layer_name: str,
         model: nn.Module,
         missing_keys: set[str],
-        **kwargs,
+        **kwargs: object,
     ) -> dict[str, Tensor]:
         """Returns the parameter of that name, in the layout of the device where its parts are."""
         self.quantizer.missing = missing_keys

@@ -29,11 +29,11 @@ from transformers.core_model_loading import (
 from transformers.modeling_utils import PreTrainedModel
 
 from mx_kernels._core.arrays import show
-from mx_kernels.checkpoints.files import open_model
+from mx_kernels.checkpoints.files import Checkpoint, open_model
 from mx_kernels.checkpoints.forms import Parameter, plan
 from mx_kernels.checkpoints.joining import BY_ROWS, OF_ROWS, by_rows, join, joined
 from mx_kernels.checkpoints.targets import WEIGHT
-from mx_kernels.integrations.transformers.names import names_in, split
+from mx_kernels.integrations.transformers.names import Names, names_in, split
 
 JOINING = {
     (MergeModulelist, Concatenate): (0, 1),
@@ -57,9 +57,9 @@ class Sources:
     """
 
     def __init__(self, model: PreTrainedModel, files: Iterable[str | Path], *, are_saved: bool):
-        self.checkpoint = open_model(files)
+        self.checkpoint: Checkpoint = open_model(files)
         parameters = plan(self.checkpoint)
-        self.names = names_in(model, (p.name for p in parameters), are_saved=are_saved)
+        self.names: Names = names_in(model, (p.name for p in parameters), are_saved=are_saved)
         self.weights: dict[str, Parameter] = {}
         self.halves: set[str] = set()
         self._floats = {self.names.homes.get(p.name, ""): p for p in parameters if not p.meaning}
@@ -80,7 +80,7 @@ class Sources:
         self._take(model, left)
         self._even()
         own = {p.name for p in quantized if are_saved and all(part.is_own for part in p.parts)}
-        self.own = {key for key, p in self.weights.items() if p.name in own}
+        self.own: set[str] = {key for key, p in self.weights.items() if p.name in own}
         if not any(it.meaning or it.format for it in self.weights.values()):
             where = self.checkpoint.where
             raise ValueError(

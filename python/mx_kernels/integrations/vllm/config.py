@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,7 @@ from mx_kernels._core.storage import storage_of
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.files import open_path
 from mx_kernels.checkpoints.forms import plan
+from mx_kernels.hints import ActivationsName, FormatName
 from mx_kernels.integrations.vllm.experts import FIRST_WEIGHTS, SECOND_WEIGHT, OwnExperts
 from mx_kernels.integrations.vllm.linear import activations_of, multiply, packed
 
@@ -44,7 +46,7 @@ class MXVllmConfig(QuantizationConfig):
 
     def __init__(self, activations: str | dict[str, str] | None):
         super().__init__()
-        self.activations = activations
+        self.activations: str | dict[str, str] | None = activations
         self.formats: dict[str, str] = {}
         """Of the quantized weights, by module."""
 
@@ -69,11 +71,11 @@ class MXVllmConfig(QuantizationConfig):
         return []
 
     @classmethod
-    def from_config(cls, config: dict) -> MXVllmConfig:
+    def from_config(cls, config: dict[str, Any]) -> MXVllmConfig:
         """Takes what config.json says."""
         return cls(config.get("activations"))
 
-    def maybe_update_config(self, model_name: str, **kwargs) -> None:
+    def maybe_update_config(self, model_name: str, **kwargs: object) -> None:
         """Reads the headers of the files."""
         if not Path(model_name).is_dir():
             raise ValueError(
@@ -97,7 +99,9 @@ class MXVllmConfig(QuantizationConfig):
         """Returns what the parts of experts are called in vLLM's models."""
         return WeightsMapper(orig_to_new_regex={EXPERTS: r".experts.routed_experts.\2_of_\1"})
 
-    def get_quant_method(self, layer: nn.Module, prefix: str):
+    def get_quant_method(
+        self, layer: nn.Module, prefix: str
+    ) -> OwnExperts | UnquantizedLinearMethod | MXLinearMethod | None:
         """Returns ours for layers whose weights are quantized."""
         if isinstance(layer, RoutedExperts):
             return self._experts_method(layer, prefix)
@@ -148,8 +152,11 @@ class MXVllmConfig(QuantizationConfig):
 class MXLinearMethod(LinearMethodBase):
     """A linear layer with MX weights."""
 
-    def __init__(self, format: str, activations: str | None):
-        self.format, self.said = format, activations
+    activations: ActivationsName
+
+    def __init__(self, format: FormatName, activations: ActivationsName | None):
+        self.format: FormatName = format
+        self.said: ActivationsName | None = activations
 
     def create_weights(
         self,
@@ -159,7 +166,7 @@ class MXLinearMethod(LinearMethodBase):
         input_size: int,
         output_size: int,
         params_dtype: torch.dtype,
-        **extra_weight_attrs,
+        **extra_weight_attrs: object,
     ) -> None:
         """Makes room for codes and scales, under the names that our files have."""
         fmt = format_named(self.format)

@@ -16,10 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from vllm.model_executor.layers.fused_moe import FusedMoEMethodBase, RoutedExperts
+from vllm.model_executor.layers.fused_moe import FusedMoEConfig, FusedMoEMethodBase, RoutedExperts
 from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4Config, GptOssMxfp4MoEMethod
 from vllm.model_executor.utils import set_weight_attrs
@@ -29,6 +30,7 @@ from mx_kernels._core.checks import format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT, facts
 from mx_kernels._core.storage import storage_of
 from mx_kernels.experts import moe
+from mx_kernels.hints import ActivationsName, FormatName
 from mx_kernels.integrations.vllm.linear import activations_of, packed
 
 GPT_OSS = "gpt_oss_mxfp4"
@@ -52,7 +54,7 @@ FIRST_WEIGHTS, SECOND_WEIGHT = ("gate_up_proj", "up_proj"), "down_proj"
 """What our files call weights: the first ones of gates and ups, or of ups alone."""
 
 
-def gate_of(config) -> dict:
+def gate_of(config: FusedMoEConfig) -> dict[str, Any]:
     """Returns an activation as `moe` takes it; raises for one that it does not have.
 
     Rows lie as our files have them, whatever the order of a checkpoint that they were made of.
@@ -74,7 +76,7 @@ def gate_of(config) -> dict:
     return gate
 
 
-def weight_names(config) -> tuple[str, str]:
+def weight_names(config: FusedMoEConfig) -> tuple[str, str]:
     """Returns what our files call the weights of such experts."""
     is_gated = facts().gates[gate_of(config)["activation"]].is_gated
     return FIRST_WEIGHTS[0 if is_gated else 1], SECOND_WEIGHT
@@ -89,11 +91,19 @@ class MXExpertsMethod(FusedMoEMethodBase):
         said: what the checkpoint says that activations are multiplied as.
     """
 
-    def __init__(self, config, format: str = DEFAULT_FORMAT, said: str | None = None):
+    activations: ActivationsName
+
+    def __init__(
+        self,
+        config: FusedMoEConfig,
+        format: FormatName = DEFAULT_FORMAT,
+        said: ActivationsName | None = None,
+    ):
         # Not that of a subclass of vLLM's: it looks for a backend.
         FusedMoEMethodBase.__init__(self, config)
-        self.format, self.said = format, said
-        self.gate = gate_of(config)
+        self.format: FormatName = format
+        self.said: ActivationsName | None = said
+        self.gate: dict[str, Any] = gate_of(config)
 
     @property
     def skip_forward_padding(self) -> bool:
@@ -105,7 +115,13 @@ class MXExpertsMethod(FusedMoEMethodBase):
         """Says the same of results."""
         return False
 
-    def maybe_roundup_sizes(self, hidden_size, intermediate_size_per_partition, *args, **kwargs):
+    def maybe_roundup_sizes(
+        self,
+        hidden_size: int,
+        intermediate_size_per_partition: int,
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[int, int]:
         """Returns sizes as they are; every multiple of a block does."""
         return hidden_size, intermediate_size_per_partition
 
@@ -119,8 +135,8 @@ class MXExpertsMethod(FusedMoEMethodBase):
         x: Tensor,
         topk_weights: Tensor,
         topk_ids: Tensor,
-        shared_experts,
-        shared_experts_input,
+        shared_experts: object,
+        shared_experts_input: object,
     ) -> Tensor:
         """Returns the weighted sum of each token's experts."""
         ids = topk_ids if layer.expert_map is None else layer.expert_map[topk_ids.long()]
@@ -176,7 +192,7 @@ class OwnExperts(MXExpertsMethod):
         hidden_size: int,
         intermediate_size_per_partition: int,
         params_dtype: torch.dtype,
-        **extra_weight_attrs,
+        **extra_weight_attrs: object,
     ) -> None:
         """Makes room for codes and scales, under the names that the config gives them."""
         inner, fmt = intermediate_size_per_partition, format_named(self.format)

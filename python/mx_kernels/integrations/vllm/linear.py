@@ -18,11 +18,14 @@ from mx_kernels import ops
 from mx_kernels._core.checks import check_mode
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for
 from mx_kernels.integrations import ACTIVATIONS
+from mx_kernels.hints import ActivationsName, FormatName
 from mx_kernels.modules import arranged, parameter
 from mx_kernels.tensor import MXTensor
 
 
-def activations_of(said: str | None, device: torch.device, weights: str = DEFAULT_FORMAT) -> str:
+def activations_of(
+    said: ActivationsName | None, device: torch.device, weights: FormatName = DEFAULT_FORMAT
+) -> ActivationsName:
     """Returns what activations are multiplied as.
 
     Args:
@@ -35,13 +38,15 @@ def activations_of(said: str | None, device: torch.device, weights: str = DEFAUL
     return chosen
 
 
-def packed(codes: Tensor, scales: Tensor, format: str, dtype: torch.dtype) -> nn.Parameter:
+def packed(codes: Tensor, scales: Tensor, format: FormatName, dtype: torch.dtype) -> nn.Parameter:
     """Returns weights in the layout of their device."""
     weight = MXTensor(codes.contiguous(), scales.contiguous(), format=format, dtype=dtype)
     return parameter(arranged(weight))
 
 
-def multiply(layer: nn.Module, x: Tensor, bias: Tensor | None, activations: str) -> Tensor:
+def multiply(
+    layer: nn.Module, x: Tensor, bias: Tensor | None, activations: ActivationsName
+) -> Tensor:
     """Returns what a layer makes of x."""
     return ops.linear(x, layer.weight, bias=bias, activations=activations)
 
@@ -49,7 +54,7 @@ def multiply(layer: nn.Module, x: Tensor, bias: Tensor | None, activations: str)
 class MXLinearKernel(MxFp4LinearKernel):
     """MXFP4 of AMD Quark and compressed-tensors on a CPU."""
 
-    activations: str
+    activations: ActivationsName
 
     @classmethod
     def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
