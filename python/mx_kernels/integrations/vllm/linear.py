@@ -17,8 +17,8 @@ from vllm.platforms import current_platform
 from mx_kernels import ops
 from mx_kernels._core.checks import check_mode
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, activations_for
-from mx_kernels.integrations import ACTIVATIONS
 from mx_kernels.hints import ActivationsName, FormatName
+from mx_kernels.integrations import ACTIVATIONS
 from mx_kernels.modules import arranged, parameter
 from mx_kernels.tensor import MXTensor
 
