@@ -239,7 +239,7 @@ Hopper's builds on the room of any GPU.
             weights.mojo          rows of B become stages
             stages.mojo           stages in the workspace, and where a lane's bytes of a row go
             operands.mojo         rows that are ready, as operands of both main loops
-            kept.mojo             NVFP4 weights as bfloat16, for activations that are kept
+            kept.mojo             NVFP4 as bfloat16: weights, and rows of A with a factor each
             fallback.mojo         rows of E5M2 that share no exponent, block by block
         host/                 what the host decides; no kernel, no instruction
             gemm.mojo             who takes a product, by what both sides have; grids, by main loop

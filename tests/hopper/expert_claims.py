@@ -44,7 +44,8 @@ def assert_is_product(got, x, plain, sizes, mode, bias=None, *, of_bytes=False):
             more_error = bytes_error(left[rows], w, mode) if of_bytes else 0
             oracle.assert_matmul(
                 values_of(got[rows]), left[rows], w, DTYPES[got.dtype], added,
-                scale_roundings=int(plain.format == "nvfp4"), more_error=more_error,
+                scale_roundings=int(plain.format == "nvfp4") + int(mode == "nvfp4"),
+                more_error=more_error,
             )  # fmt: skip
         first += size
     assert (got[first:] == 0).all()

@@ -232,22 +232,24 @@ def test_activations_that_stay_bfloat16_have_no_bytes():
 
 @pytest.mark.parametrize("shape", [(1, 512, 2880), (16, 4096, 4096), (200, 640, 4096),
                                    (4096, 8192, 8192), (8192, 512, 2880)])  # fmt: skip
-def test_nvfp4_weights_get_the_plans_of_mxfp4_where_activations_are_kept(shape):
-    found, expected = (
-        mx.explain(*shape, device="cuda", activations="bf16", format=format)
-        for format in ("nvfp4", "mxfp4")
+def test_nvfp4_weights_get_the_plans_of_mxfp4_and_kept_activations(shape):
+    """Also where activations are NVFP4: the numbers that they become take memory, and factors."""
+    both, kept, expected = (
+        mx.explain(*shape, device="cuda", activations=left, format=right)
+        for left, right in (("nvfp4", "nvfp4"), ("bf16", "nvfp4"), ("bf16", "mxfp4"))
     )
-    assert (found.kernel, found.cut, found.reason) == (
-        expected.kernel,
-        expected.cut,
-        expected.reason,
-    )
-    assert found.kernel.startswith("hopper/") and found.grid == expected.grid
+    for found in (both, kept):
+        assert (found.kernel, found.cut, found.reason, found.grid) == (
+            expected.kernel, expected.cut, expected.reason, expected.grid,
+        )  # fmt: skip
+    assert both.kernel.startswith("hopper/")
+    m, _, k = shape
+    assert both.workspace_bytes >= m * (2 * k + 4)
 
 
 @pytest.mark.parametrize(
     "activations, format",
-    [("mxint8", "mxfp4"), ("bf16", "mxfp8"), ("nvfp4", "nvfp4"), ("mxfp4", "nvfp4")],
+    [("mxint8", "mxfp4"), ("bf16", "mxfp8"), ("nvfp4", "mxfp4"), ("mxfp4", "nvfp4")],
 )
 def test_other_formats_go_to_the_portable_kernel_and_it_says_why(activations, format):
     asked = {"device": "cuda", "activations": activations, "format": format}

@@ -90,17 +90,20 @@ def test_without_a_device_opening_one_says_so(architecture):
 
 
 @pytest.mark.parametrize(
-    "rows, fmt",
-    [(5, "mxfp4"), (500, "mxfp4"), (5, "mxfp8"), (5, "nvfp4"), (500, "nvfp4")],
+    "rows, fmt, mode",
+    [
+        *((rows, fmt, "mxfp4") for rows, fmt in ((5, "mxfp4"), (500, "mxfp4"), (5, "mxfp8"))),
+        *((rows, "nvfp4", mode) for rows in (5, 500) for mode in ("bf16", "nvfp4")),
+    ],
 )
-def test_explain_says_what_experts_launch(rows, fmt):
+def test_explain_says_what_experts_launch(rows, fmt, mode):
     """Kernels and grids, in their order; names of entries begin with the file's, shortened."""
     n, k, count, slots = 64, 96, 4, 2
     w = operand(n, k, fmt, count).preshuffle("cuda")
     gate_up, down = (operand(*shape, fmt, count).preshuffle("cuda") for shape in ((128, k), (k, n)))
     x, sizes = torch.randn(rows, k).bfloat16(), torch.tensor([rows, 0, 0, 0]).int()
     ids = torch.randint(count, (rows, slots))
-    rules = {"activations": "bf16" if fmt == "nvfp4" else "mxfp4"}
+    rules = {"activations": mode}
     made = {
         "grouped_linear": calls.grouped_linear(x, w, sizes, **rules),
         "moe": calls.moe(x, gate_up, down, ids, torch.rand(rows, slots), **rules),
@@ -165,13 +168,15 @@ def test_a_product_gets_the_memory_that_it_wants(architecture, right, layout):
         flat = torch.randn(m * k + 1).bfloat16()
         odd, even = flat[1:].view(m, k), flat[:-1].view(m, k)
         for left, x, dtype in product(
-            ("bf16", "mxfp4", "mxfp8", "fp8", "fp8_block"), (even, odd), (None, torch.float32)
+            ("bf16", "mxfp4", "mxfp8", "fp8", "fp8_block", "nvfp4"),
+            (even, odd),
+            (None, torch.float32),
         ):
             call = calls.multiply(
                 x, w, activations=left, out_dtype=dtype or x.dtype, architecture=architecture
             )
             assert call.launches
-        for left in ("mxfp4", "mxfp8", "fp8_block_2d"):
+        for left in ("mxfp4", "mxfp8", "fp8_block_2d", "nvfp4"):
             assert calls.multiply(operand(m, k, left), w, architecture=architecture).launches
 
 

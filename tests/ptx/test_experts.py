@@ -71,11 +71,15 @@ def grouped(x, w, sizes, *, kernel=FEW, groups=3, seed=0, threads=None, **rules)
 
 
 def layer_of(x, gate_up, down, ids, counts, *, kernel=FEW, groups=3, seed=0, **rules):
-    """Returns a layer by one of the kernels; a launch activates the sums of rarer gates."""
+    """Returns a layer by one of the kernels; a launch activates the sums of rarer gates.
+
+    Rows of NVFP4 become numbers in launches of their own for few rows, too.
+    """
     recorded = calls.moe(x, gate_up, down, ids, counts, **rules)
     assert sum(is_of(kernel, launch) for launch in recorded.launches) == 2
     is_fused = rules.get("activation") in (None, *USUAL_GATES)
-    assert len(recorded.launches) == (3 if kernel == FEW else 6) + (not is_fused)
+    rounds = 2 if rules.get("activations") == "nvfp4" else 0
+    assert len(recorded.launches) == (3 + rounds if kernel == FEW else 6) + (not is_fused)
     return run(recorded, groups=groups, seed=seed)
 
 

@@ -82,6 +82,10 @@ def nvfp4_experts(count, n, k, scale=0.05):
     return experts(count, n, k, scale, format="nvfp4")
 
 
+every_mode = pytest.mark.parametrize("mode", ["bf16", "nvfp4"])
+
+
+@every_mode
 @pytest.mark.parametrize(
     "sizes, behind, n, k, kernel",
     [
@@ -94,14 +98,15 @@ def nvfp4_experts(count, n, k, scale=0.05):
     ],
     ids=str,
 )
-def test_a_grouped_product_is_within_the_derived_bound(sizes, behind, n, k, kernel):
+def test_a_grouped_product_is_within_the_derived_bound(sizes, behind, n, k, kernel, mode):
     torch.manual_seed(5)
     plain, shuffled = nvfp4_experts(len(sizes), n, k)
     x, bias = torch.randn(sum(sizes) + behind, k).bfloat16(), torch.randn(len(sizes), n)
-    got = grouped(x, shuffled, sizes, activations="bf16", bias=bias, kernel=kernel)
-    assert_is_product(got, x, plain, sizes, "bf16", bias)
+    got = grouped(x, shuffled, sizes, activations=mode, bias=bias, kernel=kernel)
+    assert_is_product(got, x, plain, sizes, mode, bias)
 
 
+@every_mode
 @pytest.mark.parametrize("activation", ["swiglu_oai", "silu", "relu2"])
 @pytest.mark.parametrize(
     "shape, kernel",
@@ -109,7 +114,7 @@ def test_a_grouped_product_is_within_the_derived_bound(sizes, behind, n, k, kern
      ((60, 2, 2, 96, 96), MANY)],
     ids=str,
 )  # fmt: skip
-def test_a_layer_is_made_of_its_parts(shape, kernel, activation):
+def test_a_layer_is_made_of_its_parts(shape, kernel, activation, mode):
     tokens, slots, count, width, inner = shape
     torch.manual_seed(6)
     gate_up, down = layer(count, width, inner, activation, format="nvfp4")
@@ -117,9 +122,9 @@ def test_a_layer_is_made_of_its_parts(shape, kernel, activation):
     ids, counts = torch.randint(first, count, (tokens, slots)), torch.rand(tokens, slots)
     x = torch.randn(tokens, width).bfloat16()
     rules = {"activation": activation}
-    got = layer_of(x, gate_up, down, ids, counts, out_dtype="float32", activations="bf16",
+    got = layer_of(x, gate_up, down, ids, counts, out_dtype="float32", activations=mode,
                    kernel=kernel, **rules)  # fmt: skip
-    expected, decided = composed(x, gate_up, down, ids, counts, mode="bf16", kernel=kernel, **rules)
+    expected, decided = composed(x, gate_up, down, ids, counts, mode=mode, kernel=kernel, **rules)
     assert decided.float().mean() > 0.2
     same_bits(got[decided], expected[decided])
 
@@ -127,14 +132,15 @@ def test_a_layer_is_made_of_its_parts(shape, kernel, activation):
 def test_experts_of_other_activations_or_of_two_formats_are_for_portable_kernels():
     plain, shuffled = nvfp4_experts(2, 128, 96)
     x, sizes = torch.randn(9, 96).bfloat16(), torch.tensor([4, 5], dtype=torch.int32)
-    recorded = calls.grouped_linear(x, shuffled, sizes, activations="nvfp4")
-    assert "simt" in recorded.launches[-1].entry
-    got, left = device.run(recorded), numbers_of(mx.quantize(x, format="nvfp4"))
-    for rows, expert in ((slice(0, 4), 0), (slice(4, 9), 1)):
-        oracle.assert_matmul(
-            values_of(got[rows]), left[rows], numbers_of(plain[expert]), "bfloat16",
-            scale_roundings=2,
-        )  # fmt: skip
+    for mode in ("mxfp6", "fp8"):
+        recorded = calls.grouped_linear(x, shuffled, sizes, activations=mode)
+        assert "simt" in recorded.launches[-1].entry
+        got, left = device.run(recorded), numbers_of(mx.quantize(x, format=mode))
+        for rows, expert in ((slice(0, 4), 0), (slice(4, 9), 1)):
+            oracle.assert_matmul(
+                values_of(got[rows]), left[rows], numbers_of(plain[expert]), "bfloat16",
+                scale_roundings=2,
+            )  # fmt: skip
     down = experts(2, 96, 64)[1]
     ids, counts = torch.randint(2, (3, 2)), torch.rand(3, 2)
     recorded = calls.moe(x[:3], shuffled, down, ids, counts, activation="silu", activations="bf16")
