@@ -71,6 +71,15 @@ struct GateQuantizeCall(TrivialRegisterPassable):
 
 
 @fieldwise_init
+struct HadamardQuantizeCall(TrivialRegisterPassable):
+    """Floats [rows, k], rotated within blocks, to a plain operand."""
+
+    var call: QuantizeCall
+    var block: Int
+    """Elements that are rotated together: a power of two from 32 to 128."""
+
+
+@fieldwise_init
 struct DequantizeCall(TrivialRegisterPassable):
     """An operand in any layout to contiguous floats [rows, k]."""
 

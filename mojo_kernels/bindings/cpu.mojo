@@ -24,6 +24,7 @@ from mojo_kernels.bindings.protocol import (
     read_experts,
     read_gate_quantize,
     read_grouped,
+    read_hadamard_quantize,
     read_norm_quantize,
     read_problem,
     read_quantize,
@@ -34,7 +35,11 @@ from mojo_kernels.bindings.record import Record, Records
 from mojo_kernels.cpu import dispatch as cpu
 from mojo_kernels.cpu.panel import PANEL_COLUMNS
 from mojo_kernels.cpu.experts import multiply_experts, multiply_grouped
-from mojo_kernels.cpu.prologue import run_gate_quantize, run_norm_quantize
+from mojo_kernels.cpu.prologue import (
+    run_gate_quantize,
+    run_hadamard_quantize,
+    run_norm_quantize,
+)
 from mojo_kernels.cpu.quantize import run_dequantize, run_quantize, run_relayout
 from mojo_kernels.cpu.threads import OpenMPTeam
 from mojo_kernels.layouts import LAYOUTS, OperandLayout
@@ -195,6 +200,18 @@ def py_gate_quantize(arguments: PythonObject) raises:
         raise unknown("element type or format", call.call.format)
 
 
+def py_hadamard_quantize(arguments: PythonObject) raises:
+    """Quantizes rotated rows on a team."""
+    var args = Arguments(arguments)
+    var call = read_hadamard_quantize(args)
+    var team = read_team(args)
+    var is_known: Bool
+    with GILReleased(Python()):
+        is_known = run_hadamard_quantize(call, team)
+    if not is_known:
+        raise unknown("element type or format", call.call.format)
+
+
 def py_dequantize(arguments: PythonObject) raises:
     """Decodes on a team."""
     var args = Arguments(arguments)
@@ -262,6 +279,7 @@ def PyInit__mx_kernels_native() abi("C") -> PythonObject:
             module.def_function[py_quantize]("quantize")
             module.def_function[py_norm_quantize]("norm_quantize")
             module.def_function[py_gate_quantize]("gate_quantize")
+            module.def_function[py_hadamard_quantize]("hadamard_quantize")
             module.def_function[py_dequantize]("dequantize")
             module.def_function[py_relayout]("relayout")
         comptime if HAS_PRODUCTS:

@@ -11,7 +11,7 @@ from std.memory import bitcast
 from std.python import Python, PythonObject
 
 from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
-from ..calls import GateQuantizeCall, Norm, NormQuantizeCall
+from ..calls import GateQuantizeCall, HadamardQuantizeCall, Norm, NormQuantizeCall
 from ..experts import Experts, ExpertsProblem, GroupedProblem, Routing
 from ..numbers.gates import Gate
 from ..numbers.norms import Rounds
@@ -189,6 +189,11 @@ def read_gate_quantize(mut args: Arguments) raises -> GateQuantizeCall:
         ups=args.next(),
         up_stride=args.next(),
     )
+
+
+def read_hadamard_quantize(mut args: Arguments) raises -> HadamardQuantizeCall:
+    """Reads what `hadamard_quantize` takes."""
+    return HadamardQuantizeCall(call=read_quantize(args), block=args.next())
 
 
 def read_dequantize(mut args: Arguments) raises -> DequantizeCall:

@@ -1,18 +1,23 @@
-"""Rows that are made before they are quantized: through a norm, or of gates and ups.
+"""Rows that are made before they are quantized: through a norm, of gates and ups, or rotated.
 
 A task makes a row of floats in the cache, or as many as share a scale, and the quantizers of `rows`
 read it there: so codes and scales are those of the floats that another kernel would have written.
 
     x, residual  ->  stream  ->  sum, reciprocal  ->  a row of floats  ->  codes, scales
     gates, ups   ------------------------------------>
+    x            ---------- Hadamard --------------->
+
+A Hadamard matrix of n is that of Sylvester, over the root of n. Halves are added and subtracted
+first, then halves of these, to neighbours; each result is multiplied by the float32 of n ** -0.5.
 """
 
 from layout import Coord
-from std.math import ceildiv
+from std.math import ceildiv, iota
 from std.memory import bitcast
 from std.sys import size_of
+from std.utils import IndexList
 
-from ..calls import GateQuantizeCall, Norm, NormQuantizeCall, QuantizeCall
+from ..calls import GateQuantizeCall, HadamardQuantizeCall, Norm, NormQuantizeCall, QuantizeCall
 from ..layouts import Plain
 from ..numbers.floats import FLOAT_TYPES, float_code, round_to, rounded_in_float32
 from ..numbers.formats import FORMATS, Format, block_of
@@ -51,6 +56,11 @@ def run_norm_quantize[T: Team](call: NormQuantizeCall, team: T) raises -> Bool:
 def run_gate_quantize[T: Team](call: GateQuantizeCall, team: T) raises -> Bool:
     """Quantizes hidden numbers of gates and ups, likewise."""
     return _run(GatedRows(call), call.call, call.call.dtype, team)
+
+
+def run_hadamard_quantize[T: Team](call: HadamardQuantizeCall, team: T) raises -> Bool:
+    """Quantizes rows that are rotated within blocks, likewise."""
+    return _run(RotatedRows(call), call.call, call.call.dtype, team)
 
 
 def _run[
@@ -149,6 +159,52 @@ struct GatedRows(RowMaker):
             else:
                 hidden = gate.of_sums(_floats(values, row, k))
             out.store[alignment=1](Coord(k), round_to[dtype](hidden))
+
+
+@fieldwise_init
+struct RotatedRows(RowMaker):
+    """Rows whose blocks are multiplied by a Hadamard matrix."""
+
+    var call: HadamardQuantizeCall
+
+    def make(self, row: Int, address: Int):
+        comptime for i in range(len(FLOAT_TYPES)):
+            if self.call.call.dtype == i:
+                comptime for block in [32, 64, 128]:
+                    if self.call.block == block:
+                        self._make[FLOAT_TYPES[i], block](row, address)
+
+    @no_inline
+    def _make[dtype: DType, block: Int](self, row: Int, address: Int):
+        var call = self.call.call
+        var x = matrix[dtype](call.values, call.rows, call.k, call.row_stride)
+        var out = flat[dtype](address, call.k)
+        comptime FACTOR = Float32(Float64(block) ** -0.5)
+        for k in range(0, call.k, block):
+            var rotated = _rotated(_floats[width=block](x, row, k)) * FACTOR
+            out.store[alignment=1](Coord(k), round_to[dtype](rotated))
+
+
+@always_inline
+def _rotated[width: SIMDLength, //](x: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
+    """Returns sums and differences of halves, rotated again; of few lanes in place."""
+    comptime if width > LANES:
+        comptime HALF = width // 2
+        var low, high = x.slice[HALF](), x.slice[HALF, offset=HALF]()
+        return rebind[SIMD[DType.float32, width]](_rotated(low + high).join(_rotated(low - high)))
+    else:
+        var y = rebind[Sums](x)
+        comptime for step in [8, 4, 2, 1]:
+            var is_upper = (iota[DType.int32, LANES]() & Int32(step)).ne(0)
+            y = y.shuffle[_partners[step]()]() + is_upper.select(-y, y)
+        return rebind[SIMD[DType.float32, width]](y)
+
+
+def _partners[step: Int]() -> IndexList[LANES]:
+    var lanes = IndexList[LANES]()
+    for lane in range(LANES):
+        lanes[lane] = lane ^ step
+    return lanes
 
 
 @fieldwise_init

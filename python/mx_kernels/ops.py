@@ -32,6 +32,7 @@ from mx_kernels._core.arrays import (
 from mx_kernels._core.checks import (
     TENSOR_SCALES,
     asked_or_best,
+    check_hadamard,
     check_linear,
     check_matmul,
     check_operand,
@@ -61,6 +62,7 @@ def quantize(
     format: FormatName = DEFAULT_FORMAT,
     rounding: ScaleRule = DEFAULT_ROUNDING,
     tensor_scale: float | Array | None = None,
+    hadamard: int | None = None,
 ) -> MXTensor:
     """Quantizes bfloat16, float16 or float32 `x` of shape [..., K] in blocks along K.
 
@@ -86,6 +88,9 @@ def quantize(
         tensor_scale: of "nvfp4" alone: a number, or numbers for the rows, [...]. None is the
             largest finite magnitude of each row over 6 * 448, so that rows do not depend on each
             other. With that of all of x, `tensor_scale_of(x)`, codes and scales are ModelOpt's.
+        hadamard: 32, 64 or 128 multiplies so many neighbours by Sylvester's Hadamard matrix over
+            the root of its size first, in float32, rounded to x's dtype: outliers are spread, and
+            a product with weights rotated likewise is the same but for rounding. On a CPU.
 
     Raises:
         TypeError: if x is not an array of floats.
@@ -95,13 +100,14 @@ def quantize(
         fmt, code, is_common = check_quantize(x, format, rounding)
         if (is_common and not intercepted()) or not watched(x):
             given = check_tensor_scale(tensor_scale, x, fmt)
-            codes, scales = calls.quantize(x, fmt, code, given)
+            block = None if hadamard is None else check_hadamard(hadamard, x)
+            codes, scales = calls.quantize(x, fmt, code, given, block)
             dtype = x.dtype if is_common else torch_dtype(x)
             parts = {"format": format, "dtype": dtype, "measure": is_common}
             return MXTensor._trusted(codes, scales, x.shape, **parts)
     if tensor_scale is not None and not isinstance(tensor_scale, Tensor):
         tensor_scale = torch.tensor(tensor_scale, dtype=torch.float32, device=x.device)
-    codes, scales = _OPS.quantize(x, format, rounding, tensor_scale)
+    codes, scales = _OPS.quantize(x, format, rounding, tensor_scale, hadamard)
     if is_compiling():
         return MXTensor(codes, scales, format=format, dtype=x.dtype)
     return MXTensor._trusted(codes, scales, x.shape, format=format, dtype=x.dtype)

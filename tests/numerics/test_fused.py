@@ -236,6 +236,58 @@ def test_numpy_arrays_give_the_bits_of_torch_tensors(rng, dtype):
     assert torch.equal(hidden.codes, mx.gate_quantize(tensors[0], tensors[2]).codes)
 
 
+# Rotations.
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("block", [32, 64, 128])
+@every_dtype
+@every_format
+def test_a_rotation_gives_the_codes_of_its_definition(rng, format, dtype, block):
+    x = rows(rng, (5, 256), dtype)
+    x[3, 7], x[4] = np.nan, 0.0
+    q = mx.quantize(torch_of(x, dtype), format=format, hadamard=block)
+    assert_is(q, oracle.rotated(x, block, dtype), format)
+    values = torch_of(x, dtype)[:2, 64:192]
+    viewed, copied = (
+        mx.quantize(t, format=format, hadamard=block) for t in (values, values.clone())
+    )
+    assert torch.equal(viewed.codes, copied.codes)
+
+
+@pytest.mark.cpu_only
+def test_a_rotation_is_orthogonal_and_symmetric_and_spreads_outliers(rng):
+    """Turned back, numbers of which one in 256 is an outlier lost less."""
+    for block in (32, 64, 128):
+        matrix = oracle.rotated(np.eye(block), block, "float32")
+        assert_bitwise_equal(matrix, matrix.T)
+        assert abs(matrix @ matrix - np.eye(block)).max() < 1e-6
+        x = np.float32(rng.standard_normal((64, 256)))
+        x[:, 5] *= 30
+        plain, turned = (
+            values_of(mx.quantize(torch_of(x, "float32"), hadamard=size).dequantize("float32"))
+            for size in (None, block)
+        )
+        back = (turned.reshape(64, -1, block) @ matrix).reshape(x.shape)
+        assert np.linalg.norm(back - x) < 0.85 * np.linalg.norm(plain - x)
+
+
+@pytest.mark.cpu_only
+def test_a_rotation_compiles_and_refuses_what_it_does_not_take():
+    x = torch.randn(3, 64)
+    compiled = torch.compile(lambda x: mx.quantize(x, hadamard=32).codes, backend="aot_eager")
+    assert torch.equal(compiled(x), mx.quantize(x, hadamard=32).codes)
+    q = mx.quantize(x.numpy(), hadamard=64)
+    assert torch.equal(q.codes, mx.quantize(x, hadamard=64).codes)
+    for block, message in (
+        (48, "hadamard: got 48, expected None or 32 or 64 or 128"),
+        (True, "hadamard: got True"),
+        (128, "hadamard: got 128 for K = 64, expected K to be a multiple of it"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mx.quantize(x, hadamard=block)
+
+
 # Gates.
 
 

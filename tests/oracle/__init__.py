@@ -40,7 +40,7 @@ from .formats import (
     unpack,
 )
 from .layouts import LAYOUTS, Layout, code_offset, scale_offset
-from .norms import norm, row_sum
+from .norms import norm, rotated, row_sum
 from .products import (
     common_scale_bound,
     error_bound,
@@ -84,6 +84,7 @@ __all__ = [
     "octave_top",
     "pack",
     "quantize",
+    "rotated",
     "round_to",
     "row_sum",
     "scale_exponent",

@@ -1,4 +1,4 @@
-"""Norms of rows, each float32 operation as the definition has it.
+"""Norms of rows, and rotations, each float32 operation as the definition has it.
 
 segments     512 neighbours, zeros behind the end of a row
 in one       t[i] = s[i] + s[i + 256], squares fused: fma(x[i + 256], x[i + 256], x[i] * x[i]);
@@ -90,3 +90,17 @@ def norm(
                 factor = factor + np.float32(weight_offset)
             y = y * factor if bias is None else fused_multiply_add(y, factor, np.float32(bias))
         return round_to(y, "float32" if rounds == "none" else dtype)
+
+
+def rotated(x, block: int, dtype: str):
+    """Returns rows [..., K] times Hadamard matrices of `block`, halves added first, rounded."""
+    y = np.asarray(x, np.float32).reshape(*np.shape(x)[:-1], -1, block)
+    with np.errstate(all="ignore"):
+        half = block // 2
+        while half:
+            pairs = y.reshape(*y.shape[:-1], -1, 2, half)
+            low, high = pairs[..., 0, :], pairs[..., 1, :]
+            y = np.stack([low + high, low - high], -2).reshape(y.shape)
+            half //= 2
+        y = y * np.float32(block**-0.5)
+    return round_to(y.reshape(np.shape(x)), dtype)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+import transformers as tf
 from max.dtype import DType
 from max.graph import DeviceRef, Graph, TensorType
 from torch import nn
@@ -143,6 +144,10 @@ CALLS = {
         X, weights(E, N, K), torch.tensor([3, 2]).int(), **options
     ),
     mx.moe: of_experts(mx.moe),
+    mx.rms_norm_quantize: lambda **options: mx.rms_norm_quantize(X.bfloat16(), **options),
+    mx.layer_norm_quantize: lambda **options: mx.layer_norm_quantize(X.bfloat16(), **options),
+    mx.gate_quantize: lambda **options: mx.gate_quantize(X, **options),
+    mx.mlp: lambda **options: mx.mlp(X, weights(2 * INNER, K), weights(K, INNER), **options),
     mx.MXTensor: lambda format="mxfp4", **options: mx.MXTensor(
         torch.ones(64, 64).byte(), torch.ones(64, SCALES_OF_64_BYTES.get(format, 2)).byte(),
         format=format, **options,
@@ -152,7 +157,7 @@ CALLS = {
     mx.MXLinear: module_of(lambda **options: mx.MXLinear(weights(N, K), **options)),
     mx.MXLinear.from_linear: lambda **options: mx.MXLinear.from_linear(Model().up, **options),
     mx.MXExperts: experts_of,
-    mx.convert: lambda filter=None, **options: mx.convert(Model(), filter, **options),
+    mx.convert: lambda filter=None, model=Model, **options: mx.convert(model(), filter, **options),
     mx.conversion_report: lambda: mx.conversion_report(mx.convert(Model())),
     mx.explain: lambda **options: mx.explain(5, N, K, **options),
     mx.load: loaded,
@@ -212,8 +217,33 @@ OF_EXPERTS = {
     **{"bias_gate_up": floats(E, 2 * INNER), "bias_down": floats(E, K)},
 }
 QUANTIZED = {"format": "mxfp8", "rounding": "floor"}
+TO_CODES = QUANTIZED | {"tensor_scale": beside(0.5, format="nvfp4")}
+OF_GATES = {
+    **{"activation": "swiglu_oai", "interleaved": True, "limit": 0.5, "alpha": 3.0},
+    **{name: beside(0.5, activation="situ") for name in ("beta", "linear_beta")},
+}
+OF_NORMS = TO_CODES | {
+    **{"weight": floats(K), "eps": 0.5, "residual": floats(5, K).bfloat16(), "rounds": "none"},
+    "weight_offset": beside(1.0, weight=floats(K)),
+}
+
+
+def llama():
+    sizes = {"hidden_size": K, "intermediate_size": K, "vocab_size": 32, "num_hidden_layers": 1}
+    return tf.LlamaForCausalLM(tf.LlamaConfig(num_attention_heads=4, **sizes))
+
+
 CHANGES = {
-    mx.quantize: QUANTIZED | {"tensor_scale": beside(0.5, format="nvfp4")},
+    mx.quantize: TO_CODES | {"hadamard": 64},
+    mx.rms_norm_quantize: OF_NORMS,
+    mx.layer_norm_quantize: OF_NORMS | {"bias": beside(floats(K), weight=floats(K))},
+    mx.gate_quantize: TO_CODES | OF_GATES | {"up": floats(5, K)},
+    mx.mlp: OF_GATES
+    | LEFT
+    | {
+        **{"bias_gate_up": floats(2 * INNER), "bias_down": floats(K)},
+        "out_dtype": "float16",
+    },
     mx.requantize: {"rounding": "ceil", "tensor_scale": beside(0.5, format="nvfp4")},
     mx.tensor_scale_of: {},
     mx.dequantize: {"dtype": "float16"},
@@ -247,6 +277,7 @@ CHANGES = {
         "keep": beside("up", include="lm_head"),
         "include": "lm_head",
         **{**QUANTIZED, "device": "gfx950", "activations": "bf16"},
+        "fuse": beside("norms", model=llama),
     },
     mx.conversion_report: {},
     mx.explain: {
@@ -375,13 +406,13 @@ REFUSED = [
     *(
         (function, "rounding", OTHERS)
         for function in (
-            *(mx.linear, mx.grouped_linear, mx.moe, mx.MXLinear, mx.MXExperts),
+            *(mx.linear, mx.grouped_linear, mx.moe, mx.mlp, mx.MXLinear, mx.MXExperts),
             *(max_graph.linear, max_graph.grouped_linear, max_graph.moe),
         )
     ),
     *(
         (function, name, {"activation": activation, name: 4.0})
-        for function in (mx.moe, mx.MXExperts, max_graph.moe)
+        for function in (mx.moe, mx.mlp, mx.gate_quantize, mx.MXExperts, max_graph.moe)
         for name, activation in (
             *(("beta", "silu"), ("linear_beta", "swiglu_oai")),
             *(("limit", "situ"), ("alpha", "gelu_tanh"), ("alpha", "swiglu_step")),
@@ -389,8 +420,15 @@ REFUSED = [
     ),
     *(
         (function, "rounding", {"format": "fp8", "rounding": "floor"})
-        for function in (mx.quantize, max_graph.quantize)
+        for function in (
+            *(mx.quantize, mx.rms_norm_quantize, mx.layer_norm_quantize, mx.gate_quantize),
+            max_graph.quantize,
+        )
     ),
+    (mx.quantize, "hadamard", {"hadamard": 48}),
+    (mx.rms_norm_quantize, "weight_offset", {"weight_offset": 1.0}),
+    (mx.layer_norm_quantize, "bias", {"bias": floats(K)}),
+    (mx.gate_quantize, "interleaved", {"up": floats(5, K), "interleaved": True}),
     (mx.explain, "experts", {"experts": 4}),
     (mx.explain, "slots", {"slots": 2, "op": "grouped_linear", "experts": 4, "device": "cuda"}),
     (mx.explain, "activation", {"activation": "silu"}),

@@ -17,6 +17,7 @@ READERS = {
     "quantize": "read_quantize",
     "norm_quantize": "read_norm_quantize",
     "gate_quantize": "read_gate_quantize",
+    "hadamard_quantize": "read_hadamard_quantize",
     "dequantize": "read_dequantize",
     "relayout": "read_relayout",
 }

@@ -15,7 +15,7 @@ from torch import Tensor
 from mx_kernels._core.arrays import Array, address_of, empty, empty_scales, rows_of
 from mx_kernels._core.devices import ask_for_large_pages, launcher_of
 from mx_kernels._core.facts import Format, Layout, facts
-from mx_kernels._core.protocol import Dequantize, Quantize, Relayout, Right
+from mx_kernels._core.protocol import Dequantize, Quantize, Relayout, Right, Rotation
 from mx_kernels._core.storage import storage_of
 
 
@@ -36,13 +36,22 @@ class Operand(Protocol):
 
 
 def quantize(
-    x: Array, fmt: Format, rounding: int, tensor_scales: Tensor | None = None
+    x: Array,
+    fmt: Format,
+    rounding: int,
+    tensor_scales: Tensor | None = None,
+    hadamard: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Quantizes floats [..., K]; returns codes and scales.
 
-    `tensor_scales` are those of all rows, float32 where x lies; None has them from x.
+    `tensor_scales` are those of all rows, float32 where x lies; None has them from x. So many
+    elements as `hadamard` says are rotated together first.
     """
-    return quantize_rows("quantize", x, x.shape, (fmt, rounding, tensor_scales))
+    rules = fmt, rounding, tensor_scales
+    if hadamard is None:
+        return quantize_rows("quantize", x, x.shape, rules)
+    block = Rotation(hadamard)
+    return quantize_rows("hadamard_quantize", x, x.shape, rules, lambda _first: block)
 
 
 def quantize_rows(

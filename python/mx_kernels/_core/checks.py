@@ -41,6 +41,8 @@ from mx_kernels._core.protocol import Gate
 from mx_kernels._core.storage import check_axes, tensor_scales_for
 from mx_kernels.tensor import MXTensor
 
+HADAMARD = 32, 64, 128
+"""Elements that a quantizer rotates together."""
 TENSOR_SCALES = 2.0**-115, 2.0**117
 """Between them no product with a scale, nor half the smallest number, leaves regular float32."""
 
@@ -99,6 +101,24 @@ def check_tensor_scale(given, x: Array, fmt: Format, *, is_fake: bool = False) -
             "largest magnitude over 6 * 448"
         )
     return scales
+
+
+def check_hadamard(block: int | None, x: Array) -> int | None:
+    """Checks how many elements of checked floats are rotated together; returns it."""
+    if block is None:
+        return None
+    if isinstance(block, bool) or block not in HADAMARD:
+        known = " or ".join(map(str, HADAMARD))
+        raise ValueError(f"hadamard: got {block!r}, expected None or {known}")
+    if x.shape[-1] % block:
+        raise ValueError(
+            f"hadamard: got {block} for K = {x.shape[-1]}, expected K to be a multiple of it"
+        )
+    if isinstance(x, Tensor) and x.is_cuda:
+        raise ValueError(
+            f"hadamard: got x on {x.device}, expected one on a CPU: no GPU has a kernel for it yet"
+        )
+    return block
 
 
 def check_linear(

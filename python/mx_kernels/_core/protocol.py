@@ -148,6 +148,12 @@ class Ups(NamedTuple):
     up_stride: int
 
 
+class Rotation(NamedTuple):
+    """How many elements are rotated together."""
+
+    block: int
+
+
 class Dequantize(NamedTuple):
     """Codes and scales that become floats."""
 
@@ -210,6 +216,7 @@ RECORDS = {
     "quantize": Record(call=Quantize),
     "norm_quantize": Record(call=Quantize, norm=Norm),
     "gate_quantize": Record(call=Quantize, gate=Gate, ups=Ups),
+    "hadamard_quantize": Record(call=Quantize, rotation=Rotation),
     "dequantize": Record(call=Dequantize),
     "relayout": Record(call=Relayout),
 }

@@ -36,8 +36,8 @@ LINEAR_BIAS, MATMUL_BIAS = 6, 8
 
 
 _SCHEMAS = {
-    "quantize": "(Tensor x, str format, str rounding, Tensor? tensor_scale=None)"
-    " -> (Tensor, Tensor)",
+    "quantize": "(Tensor x, str format, str rounding, Tensor? tensor_scale=None,"
+    " int? hadamard=None) -> (Tensor, Tensor)",
     "dequantize": "(Tensor codes, Tensor scales, SymInt[] shape, str format, str layout,"
     " ScalarType dtype) -> Tensor",
     "relayout": "(Tensor codes, Tensor scales, SymInt rows, str format, str source, str target)"
@@ -66,14 +66,15 @@ def weights_of(codes, scales, format, layout, n):
     return MXTensor(codes, scales, shape=(*codes.shape[:-2], n, k), format=format, layout=layout)
 
 
-def _quantize(x, format, rounding, tensor_scale=None):
+def _quantize(x, format, rounding, tensor_scale=None, hadamard=None):
     fmt, code, _ = checks.check_quantize(x, format, rounding)
     given = checks.check_tensor_scale(tensor_scale, x, fmt)
-    return calls.quantize(x, fmt, code, given)
+    return calls.quantize(x, fmt, code, given, checks.check_hadamard(hadamard, x))
 
 
-def _quantize_fake(x, format, rounding, tensor_scale=None):
+def _quantize_fake(x, format, rounding, tensor_scale=None, hadamard=None):
     fmt, *_ = checks.check_quantize(x, format, rounding)
+    checks.check_hadamard(hadamard, x)
     checks.check_tensor_scale(tensor_scale, x, fmt, is_fake=True)
     lead, k = x.shape[:-1], x.shape[-1]
     codes = x.new_empty((*lead, fmt.packed_bytes(k)), dtype=torch.uint8)
