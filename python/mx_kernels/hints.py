@@ -3,10 +3,8 @@
     def mine(x: AnyArray, w: MXTensor, activations: ActivationsName) -> AnyArray:
         return mx_kernels.linear(x, w, activations=activations)
 
-Each Literal has the names of one of the extension's tables, which it is tested to equal; a type
-checker refuses others before anything runs. A `str` of your program is checked once, at its door:
-
-    formats = typing.get_args(FormatName)
+Each Literal has the names of one of the extension's tables, which a test compares. A type checker
+refuses any other name; `typing.get_args(FormatName)` gives them to a program that reads names.
 """
 
 from __future__ import annotations

@@ -149,12 +149,26 @@ def test_the_bench_task_explains_itself():
     assert "Usage" in run(PIXI["tasks"]["bench"] + " --help")
 
 
-@pytest.mark.deep
-def test_the_fmt_task_repairs_what_the_lint_task_rejects(tmp_path):
+@pytest.fixture
+def copied(tmp_path) -> Path:
+    """A copy of the repository."""
     for path in tracked_files():
         copy = tmp_path / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
+    return tmp_path
+
+
+@pytest.mark.deep
+def test_the_lint_task_rejects_a_wrong_name_that_type_checks(copied):
+    hints = copied / "python" / "mx_kernels" / "hints.py"
+    hints.write_text(hints.read_text().replace('"mxfp8",', '"mxfp8",\n    "mxfp5",', 1))
+    with pytest.raises(AssertionError, match="unused-ignore"):
+        run(PIXI["tasks"]["lint"], copied)
+
+
+@pytest.mark.deep
+def test_the_fmt_task_repairs_what_the_lint_task_rejects(copied):
     python = '"""Ugly."""\ndef ugly( a ):\n    """Adds one."""\n    return a+1\n'
     ugly = {
         "tests/ugly.py": ("ruff format: run", python),
@@ -164,14 +178,14 @@ def test_the_fmt_task_repairs_what_the_lint_task_rejects(tmp_path):
         ),
     }
     for name, (complaint, text) in ugly.items():
-        (tmp_path / name).write_text(text)
+        (copied / name).write_text(text)
         with pytest.raises(AssertionError, match=complaint):
-            run(PIXI["tasks"]["lint"], tmp_path)
-        (tmp_path / name).unlink()
+            run(PIXI["tasks"]["lint"], copied)
+        (copied / name).unlink()
     for name, (_, text) in ugly.items():
-        (tmp_path / name).write_text(text)
-    run(PIXI["tasks"]["fmt"], tmp_path)
-    run(PIXI["tasks"]["lint"], tmp_path)
+        (copied / name).write_text(text)
+    run(PIXI["tasks"]["fmt"], copied)
+    run(PIXI["tasks"]["lint"], copied)
 
 
 def test_the_workflows_run_what_ci_run_and_nightly_do_room_by_room():

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import TypeVar, overload
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -67,21 +67,6 @@ FINISHED: list[Callable[[nn.Module], None]] = []
 Model = TypeVar("Model", bound=nn.Module)
 
 
-@overload
-def convert(
-    model: nn.Linear,
-    filter: Callable[[str, nn.Module], bool] | None = None,
-    *,
-    keep: Pattern | Iterable[Pattern] = (),
-    include: Pattern | Iterable[Pattern] = (),
-    format: FormatName = DEFAULT_FORMAT,
-    rounding: ScaleRule = DEFAULT_ROUNDING,
-    device: str | torch.device | None = None,
-    activations: Activations = None,
-) -> MXLinear: ...
-
-
-@overload
 def convert(
     model: Model,
     filter: Callable[[str, nn.Module], bool] | None = None,
@@ -92,21 +77,8 @@ def convert(
     rounding: ScaleRule = DEFAULT_ROUNDING,
     device: str | torch.device | None = None,
     activations: Activations = None,
-) -> Model: ...
-
-
-def convert(
-    model: nn.Module,
-    filter: Callable[[str, nn.Module], bool] | None = None,
-    *,
-    keep: Pattern | Iterable[Pattern] = (),
-    include: Pattern | Iterable[Pattern] = (),
-    format: FormatName = DEFAULT_FORMAT,
-    rounding: ScaleRule = DEFAULT_ROUNDING,
-    device: str | torch.device | None = None,
-    activations: Activations = None,
     fuse: str | None = None,
-) -> nn.Module:
+) -> Model:
     """Replaces layers of `model` in place by MXLinear and MXExperts; returns the model.
 
     Layers are `nn.Linear`, transformers' `Conv1D`, and its experts with 3-D weights. Kept as they
