@@ -21,6 +21,15 @@ from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
 from mx_kernels._core.fused_ops import NormOptions
 from mx_kernels._core.gates import GateOptions
 from mx_kernels.experts import moe
+from mx_kernels.hints import (
+    ActivationsName,
+    AnyArray,
+    FloatType,
+    FormatName,
+    GateName,
+    RoundsName,
+    ScaleRule,
+)
 from mx_kernels.tensor import MXTensor
 
 _OPS = torch.ops.mx_kernels
@@ -33,10 +42,10 @@ def rms_norm_quantize(
     eps: float = 1e-6,
     residual: Array | None = None,
     weight_offset: float = 0.0,
-    rounds: str = "each",
-    format: str = DEFAULT_FORMAT,
-    rounding: str = DEFAULT_ROUNDING,
-    tensor_scale=None,
+    rounds: RoundsName = "each",
+    format: FormatName = DEFAULT_FORMAT,
+    rounding: ScaleRule = DEFAULT_ROUNDING,
+    tensor_scale: float | Array | None = None,
 ) -> MXTensor | tuple[MXTensor, Array]:
     """Quantizes `weight * x / sqrt(mean(x**2) + eps)`, computed in float32, in one pass.
 
@@ -88,10 +97,10 @@ def layer_norm_quantize(
     eps: float = 1e-5,
     residual: Array | None = None,
     weight_offset: float = 0.0,
-    rounds: str = "result",
-    format: str = DEFAULT_FORMAT,
-    rounding: str = DEFAULT_ROUNDING,
-    tensor_scale=None,
+    rounds: RoundsName = "result",
+    format: FormatName = DEFAULT_FORMAT,
+    rounding: ScaleRule = DEFAULT_ROUNDING,
+    tensor_scale: float | Array | None = None,
 ) -> MXTensor | tuple[MXTensor, Array]:
     """Quantizes `(x - mean) / sqrt(variance + eps) * weight + bias`, as `rms_norm_quantize` does.
 
@@ -147,15 +156,15 @@ def gate_quantize(
     x: Array,
     up: Array | None = None,
     *,
-    activation: str = "silu",
+    activation: GateName = "silu",
     interleaved: bool | None = None,
     limit: float | None = None,
     alpha: float | None = None,
     beta: float | None = None,
     linear_beta: float | None = None,
-    format: str = DEFAULT_FORMAT,
-    rounding: str = DEFAULT_ROUNDING,
-    tensor_scale=None,
+    format: FormatName = DEFAULT_FORMAT,
+    rounding: ScaleRule = DEFAULT_ROUNDING,
+    tensor_scale: float | Array | None = None,
 ) -> MXTensor:
     """Quantizes hidden numbers, `activation(gate, up)` rounded to x's dtype, in one pass.
 
@@ -216,22 +225,22 @@ def _tensor(codes: Tensor, scales: Tensor, format: str, dtype: torch.dtype) -> M
 
 
 def mlp(
-    x: Array,
+    x: AnyArray,
     w_gate_up: MXTensor,
     w_down: MXTensor,
     *,
-    bias_gate_up: Array | None = None,
-    bias_down: Array | None = None,
-    activation: str = "silu",
+    bias_gate_up: AnyArray | None = None,
+    bias_down: AnyArray | None = None,
+    activation: GateName = "silu",
     interleaved: bool | None = None,
     limit: float | None = None,
     alpha: float | None = None,
     beta: float | None = None,
     linear_beta: float | None = None,
-    rounding: str = DEFAULT_ROUNDING,
-    out_dtype=None,
-    activations: str | None = None,
-) -> Array:
+    rounding: ScaleRule = DEFAULT_ROUNDING,
+    out_dtype: FloatType | None = None,
+    activations: ActivationsName | None = None,
+) -> AnyArray:
     """Computes a dense MLP: `activation(x @ w_gate_up.T + bias) @ w_down.T + bias`.
 
     It is a layer of one expert that every row goes to, see `moe`: the gate is in the epilogue of
@@ -303,10 +312,22 @@ class MXNorm(nn.Module):
         rounding: how they are quantized.
     """
 
-    def __init__(self, weight: Tensor, *, eps: float, rounds: str, format: str, rounding: str):
+    def __init__(
+        self,
+        weight: Tensor,
+        *,
+        eps: float,
+        rounds: RoundsName,
+        format: FormatName,
+        rounding: ScaleRule,
+    ):
         super().__init__()
-        self.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight)
-        self.eps, self.rounds, self.format, self.rounding = eps, rounds, format, rounding
+        is_parameter = isinstance(weight, nn.Parameter)
+        self.weight: nn.Parameter = weight if is_parameter else nn.Parameter(weight)
+        self.eps: float = eps
+        self.rounds: RoundsName = rounds
+        self.format: FormatName = format
+        self.rounding: ScaleRule = rounding
 
     def forward(self, x: Tensor) -> MXTensor | Tensor:
         """Returns the codes of normalized rows [..., K]; floats where a gradient is wanted."""

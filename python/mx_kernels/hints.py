@@ -38,6 +38,8 @@ ActivationsName = Literal[RowFormatName, "bf16"]
 """What activations are multiplied as, see `mx_kernels.linear`."""
 ScaleRule = Literal["floor", "even", "ceil", "rceil"]
 """How the scale of a block is chosen."""
+RoundsName = Literal["each", "result", "none"]
+"""Where a norm rounds, see `mx_kernels.rms_norm_quantize`."""
 GateName = Literal["swiglu_oai", "silu", "swiglu_step", "gelu_tanh", "situ", "relu2"]
 """Activations of experts, see `mx_kernels.moe`."""
 DeviceName = Literal["cpu", "gfx950", "cuda"]

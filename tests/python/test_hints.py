@@ -18,6 +18,7 @@ from typing_extensions import assert_type
 import mx_kernels as mx
 from mx_kernels import hints
 from mx_kernels._core.facts import facts
+from mx_kernels._core.fused_ops import ROUNDS
 from mx_kernels.conversion import Report
 from mx_kernels.explain import DEVICES, ExpertsExplanation, Explanation
 from mx_kernels.hints import ActivationsName, AnyArray, FormatName
@@ -31,6 +32,7 @@ def test_each_literal_has_the_names_of_its_table() -> None:
     assert set(get_args(hints.FormatName)) == set(tables.formats)
     assert set(get_args(hints.ActivationsName)) == set(tables.activations)
     assert set(get_args(hints.ScaleRule)) == set(tables.roundings)
+    assert get_args(hints.RoundsName) == ROUNDS
     assert set(get_args(hints.GateName)) == set(tables.gates)
     assert set(get_args(hints.LayoutName)) == set(tables.layouts)
     assert set(get_args(hints.FloatName)) == set(tables.dtypes)
@@ -113,6 +115,18 @@ def test_experts_of_tensors_give_tensors_and_of_arrays_arrays() -> None:
     )
     assert_type(experts.intermediate_size, int)
     assert type(experts(X, ids, weights)) is Tensor
+
+
+def test_what_stands_beside_a_product_gives_codes() -> None:
+    q = mx.rms_norm_quantize(X, torch.ones(64), rounds="result", format="mxfp8")
+    assert isinstance(q, mx.MXTensor)
+    both = mx.layer_norm_quantize(X, torch.ones(64), torch.zeros(64), residual=X)
+    assert isinstance(both, tuple)
+    hidden = mx.gate_quantize(X, X, activation="silu")
+    assert_type(hidden, mx.MXTensor)
+    assert hidden.shape == X.shape
+    up, down = mx.quantize(torch.randn(128, 64)), mx.quantize(torch.randn(64, 64))
+    assert_type(mx.mlp(X, up, down, activation="silu"), Tensor)
 
 
 def test_a_converted_model_is_of_its_type() -> None:
