@@ -526,3 +526,21 @@ def test_a_gate_gives_the_codes_of_the_cpu(rng, gate):
         assert torch.equal(got.codes, expected.codes)
         assert torch.equal(got.scales, expected.scales)
         assert expected.codes.any()
+
+
+@pytest.mark.parametrize("left, right", [("mxint8", "mxfp4"), ("fp8", "fp8_block_2d")])
+def test_matrices_by_matrices_are_one_launch(rng, left, right):
+    a, b = (torch_of(rng.standard_normal((3, rows, 96)), "float32") for rows in (5, 16))
+    a, b = mx.quantize(a, format=left), mx.quantize(b, format=right)
+    bias = torch_of(rng.standard_normal((3, 16)), "float32")
+
+    def product(a, b):
+        return mx.matmul(a, b, bias=bias, out_dtype="float32")
+
+    recorded = calls.record(product, a, b.preshuffle(device="cuda"), **AMPERE)
+    assert len(recorded.launches) == 1
+    got = device.run(recorded)
+    for i in range(3):
+        values = (oracle.dequantize(*map(np.asarray, (q.codes, q.scales)), q.format)
+                  for q in (a[i], b[i]))  # fmt: skip
+        check(got[i], *values, bias=values_of(bias[i]))

@@ -152,6 +152,11 @@ def _as_float32(array: Array | None) -> Array | None:
 def check_gate_rows(x: Array, up: Array | None, options: GateOptions) -> tuple[int, ...]:
     """Checks gates and ups; returns the shape of hidden numbers."""
     chosen = chosen_gate(options)
+    dtypes = facts().dtype_codes
+    if is_common(x, dtypes) and is_common(up, dtypes) and options.interleaved is None:
+        is_alike = x.shape == up.shape and x.dtype == up.dtype
+        if is_alike and x.get_device() == up.get_device() and x.ndim and chosen.row.is_gated:
+            return tuple(x.shape)
     check_floats(x, "x")
     if not x.shape:
         raise ValueError("x: got a single number, expected shape [..., K]")
@@ -181,11 +186,12 @@ def gate_quantize(
     x: Array, up: Array | None, options: GateOptions, fmt: Format, rounding: int, given
 ) -> tuple[Tensor, Tensor]:
     """Quantizes hidden numbers of checked gates and ups; returns codes and scales."""
-    gate = check_gate(options)
-    shape = check_gate_rows(x, up, options)
+    gate, k = check_gate(options), x.shape[-1]
     if up is not None:
         gate = gate._replace(interleaved=0)
-    k = shape[-1]
+    elif chosen_gate(options).row.is_gated:
+        k //= 2
+    shape = (*x.shape[:-1], k)
     x, values, dtype, stride = rows_of(x, x.shape[-1])
     others, ups, up_stride = None, 0, 0
     if up is not None:
