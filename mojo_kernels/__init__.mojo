@@ -48,6 +48,7 @@ Hopper's builds on the room of any GPU.
     cpu/                  vectors of a CPU
         dispatch.mojo         which kernel, and why
         experts.mojo          grouped products, and layers of experts
+        attention.mojo        over MAX's paged cache, with a window and sinks
         routing.mojo          slots of tokens, sorted by expert
         ranges.mojo           rows in ranges that go with an expert each; a product is one
         launch.mojo           from ranges to panels
@@ -262,6 +263,7 @@ Hopper's builds on the room of any GPU.
         ptx.mojo              the same module, which also says what a device would be told
         max_ops.mojo          MAX custom ops
         max_experts.mojo      the same for experts
+        max_attention.mojo    the same for attention over MAX's cache
         max_tensors.mojo      tensors of a graph as operands
         names.mojo            names in a graph, as positions in the tables
         hip.mojo              Python extension module of gfx950 devices

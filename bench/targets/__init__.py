@@ -41,7 +41,11 @@ SIMULATED_AITER = "gfx950-aiter"
 """The target whose rows are products beside AITER's tuned tiles, on that model."""
 ACCURACY = "accuracy"
 """What formats cost a language model."""
-WITHOUT_PAGE = (SWEEP, EXPERTS, ACCURACY, SIMULATED_EXPERTS, SIMULATED_EIGHT_BITS, SIMULATED_AITER)
+MAX = "max"
+"""Whole models by MAX's engine."""
+WITHOUT_PAGE = (
+    SWEEP, EXPERTS, ACCURACY, MAX, SIMULATED_EXPERTS, SIMULATED_EIGHT_BITS, SIMULATED_AITER,
+)  # fmt: skip
 """Targets whose tables are only in bench/results."""
 WITH_MODEL = ("cpu",)
 """Targets that run the sentence encoder too."""
@@ -54,7 +58,7 @@ SIMULATED = {
     SIMULATED_AITER: "bench.targets.gfx950_aiter",
 }
 """Target name and its module, of those that are simulated."""
-WITH_OWN_ROWS = {ACCURACY: "bench.accuracy", **SIMULATED}
+WITH_OWN_ROWS = {ACCURACY: "bench.accuracy", MAX: "bench.targets.max", **SIMULATED}
 """The same of all whose rows are no `Row`."""
 
 WIDER = {"mxfp8": 8, "mxfp8_e5m2": 8, "mxint8": 8, "mxfp6": 6}

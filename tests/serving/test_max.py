@@ -21,7 +21,7 @@ import torch
 import transformers as tf
 
 import mx_kernels as mx
-from bench.serving.environment import environment, python_with_max, said
+from bench.serving.environment import ROOT, environment, python_with_max, said
 from mx_kernels.integrations import ACTIVATIONS
 from mx_kernels.integrations.transformers import from_pretrained
 from tests.serving.generate import resident_bytes
@@ -30,7 +30,7 @@ from tests.watchdog import BUILD_SECONDS, Limit
 
 pytestmark = pytest.mark.deep
 
-GENERATE = str(Path(__file__).with_name("max_generate.py"))
+WORKER = str(ROOT / "bench/serving/max_worker.py")
 START_SECONDS = 600
 REQUESTS, CLIENTS = 200, 8
 MOVED = 0.05
@@ -57,8 +57,8 @@ def generated(python, folder, name, **flags):
     out = folder / "out" / "-".join((name, *flags))
     job = {"folder": str(folder / name), "out": str(out), "prompts": PROMPTS, "new": NEW}
     with Limit.of(BUILD_SECONDS):
-        said([python, GENERATE, json.dumps(job | {"flags": flags})])
-    found = json.loads((out / "tokens.json").read_text())
+        said([python, WORKER, json.dumps(job | {"flags": flags})])
+    found = json.loads((out / "found.json").read_text())
     return found["tokens"], np.load(out / "logits.npy"), found["start_seconds"]
 
 
@@ -109,7 +109,7 @@ def test_max_generates_what_transformers_does(python, folder, monkeypatch, name)
 def test_a_second_start_compiles_nothing(python, folder, monkeypatch):
     monkeypatch.setenv(ACTIVATIONS, "mxint8")
     flags = kept(python, folder, "llama")
-    first = json.loads((folder / "out" / "llama-export_mefs" / "tokens.json").read_text())
+    first = json.loads((folder / "out" / "llama-export_mefs" / "found.json").read_text())
     tokens, _, seconds = generated(python, folder, "llama", **flags)
     assert tokens == first["tokens"] and seconds < first["start_seconds"] / 3
 
@@ -188,7 +188,7 @@ def test_200_requests_are_answered_as_they_are_alone_without_error_or_growth(ser
     model, texts = str(folder / "llama"), [prompt for prompt in PROMPTS if len(prompt) < 64]
     alone = [streamed(port, model, prompt, NEW) for prompt in texts]
     assert all(len(tokens) == NEW and pieces > 1 for tokens, pieces in alone)
-    first = json.loads((folder / "out" / "llama-export_mefs" / "tokens.json").read_text())["tokens"]
+    first = json.loads((folder / "out" / "llama-export_mefs" / "found.json").read_text())["tokens"]
     assert [tokens for tokens, _ in alone] == [
         own for own, prompt in zip(first, PROMPTS, strict=True) if prompt in texts
     ]

@@ -1,4 +1,4 @@
-"""The plugin without vLLM: it is announced, and imports nothing."""
+"""The plugin without vLLM is announced and imports nothing; MAX's models without its serving."""
 
 import importlib
 import subprocess
@@ -23,3 +23,14 @@ def test_importing_the_plugin_imports_neither_vllm_nor_our_kernels_for_it():
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "['mx_kernels.integrations.vllm']"
+
+
+def test_without_maxs_serving_its_models_say_how_to_get_it():
+    code = (
+        "import sys; sys.modules['max.pipelines'] = None; import mx_kernels.integrations\n"
+        "assert not {'max.nn', 'max.engine', 'max.serve'} & sys.modules.keys()\n"
+        "try: import mx_kernels.max_pipelines\n"
+        "except ImportError as error: print(error)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "expected MAX's serving" in said.stdout and "mx_kernels[max-serve]" in said.stdout

@@ -4,7 +4,7 @@
 
         weights.py      which tensors of a checkpoint make which weight, read one at a time
         modules.py      linear layers, an MLP and experts as modules of `max.nn`
-        attention.py    attention with sinks, which MAX has on GPUs alone
+        attention.py    windows and sinks on a CPU, and YaRN as gpt-oss has it
         models.py       the graph of a decoder, its pipeline, and the architectures
 
 A checkpoint of floats is quantized while it is loaded, as `mx_kernels.convert` quantizes a model;
@@ -22,8 +22,8 @@ try:
     from mx_kernels.integrations.max_pipelines.models import ARCHITECTURES
 except ImportError as error:
     raise ImportError(
-        f"mx_kernels.max_pipelines: got {error}, expected MAX's serving beside its engine; "
-        'run `uv pip install "mx_kernels[max-serve]"` in an environment of its own'
+        f"mx_kernels.max_pipelines: got {error}, expected MAX's serving with the releases that it "
+        'asks for; run `pip install "mx_kernels[max-serve]"` in an environment of its own'
     ) from error
 
 __all__ = ["ARCHITECTURES"]

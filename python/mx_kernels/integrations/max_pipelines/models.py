@@ -30,7 +30,6 @@ from max.nn.rotary_embedding import (
     Llama3RopeScalingParams,
     Llama3RotaryEmbedding,
     RotaryEmbedding,
-    YarnRotaryEmbedding,
     YarnScalingParams,
 )
 from max.nn.transformer import Transformer, TransformerBlock
@@ -45,7 +44,7 @@ from max.pipelines.lib.graph_specs import GraphRole, GraphSpec
 
 from mx_kernels import max_graph
 from mx_kernels.checkpoints.configs import OURS, quantization
-from mx_kernels.integrations.max_pipelines.attention import AttentionWithSinks
+from mx_kernels.integrations.max_pipelines.attention import WindowAttention, Yarn
 from mx_kernels.integrations.max_pipelines.modules import Experts, GatedMLP, MXWeight, State
 from mx_kernels.integrations.max_pipelines.weights import DEFAULT_ENCODING, adapt, planned_bytes
 
@@ -173,7 +172,7 @@ def _rope(config: MXConfig, theirs: Any) -> RotaryEmbedding:
             original_max_position_embeddings=said["original_max_position_embeddings"],
             truncate=said.get("truncate", True),
         )
-        return YarnRotaryEmbedding(**sizes, scaling_params=scaling)
+        return Yarn(**sizes, scaling_params=scaling)
     if kind not in ("default", "llama3"):
         raise ValueError(f"rope_scaling: got {kind!r}, expected default, llama3 or yarn")
     scaling = None
@@ -192,20 +191,23 @@ def _attention(
 ) -> Module:
     """Returns the attention of a layer."""
     window, name = _window(theirs, index), f"layers.{index}.self_attn"
-    causal, sliding = MHAMaskVariant.CAUSAL_MASK, MHAMaskVariant.SLIDING_WINDOW_CAUSAL_MASK
+    options = {
+        "rope": rope,
+        "num_attention_heads": config.num_attention_heads,
+        "num_key_value_heads": config.num_key_value_heads,
+        "hidden_size": config.hidden_size,
+        "kv_params": config.kv_params,
+        "dtype": config.dtype,
+        "devices": config.devices,
+        "scale": config.attention_multiplier,
+    }
     has_sinks = state.has(f"{name}.sinks")
-    attention = (AttentionWithSinks if has_sinks else AttentionWithRope)(
-        rope=rope,
-        num_attention_heads=config.num_attention_heads,
-        num_key_value_heads=config.num_key_value_heads,
-        hidden_size=config.hidden_size,
-        kv_params=config.kv_params,
-        dtype=config.dtype,
-        devices=config.devices,
-        scale=config.attention_multiplier,
-        mask_variant=causal if window is None else sliding,
-        sliding_window=window,
-    )
+    if window is None and not has_sinks:
+        attention = AttentionWithRope(**options)
+    else:
+        mask = MHAMaskVariant.SLIDING_WINDOW_CAUSAL_MASK if window else MHAMaskVariant.CAUSAL_MASK
+        options |= {"mask_variant": mask, "sliding_window": window}
+        attention = WindowAttention(has_sinks=has_sinks, **options)
     parts = [f"{name}.{part}_proj" for part in "qkv"]
     attention.qkv_proj = state.rows(f"{name}.qkv_proj", parts)
     attention.o_proj = state.linear(f"{name}.o_proj")
