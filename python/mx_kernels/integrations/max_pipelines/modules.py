@@ -177,8 +177,10 @@ class Experts(Module):
     ):
         super().__init__()
         setattr(self, router, state.linear(f"{name}.{router}"))
-        self._router, self.active = router, active
-        self.softmax_first, self.normalized = softmax_first, normalized
+        self._router = router
+        self.active: int = active
+        self.softmax_first: bool = softmax_first
+        self.normalized: bool = normalized
         self.experts = ExpertWeights(state, f"{name}.experts")
         self.activations = state.mode(f"{name}.experts")
         self._rules = dict(gate)
