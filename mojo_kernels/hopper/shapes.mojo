@@ -385,13 +385,17 @@ struct StreamConfig(Equatable, TrivialRegisterPassable):
     """Whether rows of A may have factors, under E4M3 scales: of grouped products all have."""
 
     @staticmethod
-    def dense(plan: Plan, share: Int, scale: Scale = Scale.E8M0) -> Self:
-        """Returns that of a plan whose CTAs have `share` blocks of K each."""
+    def dense(plan: Plan, share: Int, scale: Scale = Scale.E8M0, has_factors: Bool = False) -> Self:
+        """Returns that of a plan whose CTAs have `share` blocks of K each.
+
+        Rows with factors and others share kernels, but those of tiles of 16 and of 32 rows and a long
+        K: these have no registers left.
+        """
         var tiles = plan.columns // TILE_ROWS
         var k_warps = DENSE_WARPS // tiles
         var is_short = share <= SHORT * k_warps
-        var factors = scale == Scale.E4M3
         var fragments = plan.rows // FRAGMENT_ROWS
+        var factors = scale == Scale.E4M3 and (has_factors or is_short or fragments not in (2, 4))
         return Self(fragments, tiles, k_warps, is_short, False, False, scale, factors)
 
     @staticmethod

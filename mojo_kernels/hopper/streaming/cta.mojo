@@ -8,6 +8,7 @@ from max.gpu import block_idx, grid_dim, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
+from std.math import ceildiv
 
 from ...routing.slots import NO_EXPERT
 from ...simt.arguments import Activations, ExpertWeights, Result
@@ -21,10 +22,10 @@ from ..instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from ..layout import BLOCK, K_LANES, TILE_ROWS
 from ..plan import log_of_ranks
 from ..routing import RowTile
-from ..shapes import FRAGMENT_ROWS, STREAM_HEADER_BYTES, StreamConfig
+from ..shapes import STREAM_HEADER_BYTES, StreamConfig
 from .activations import Fragments, RowStage, reciprocal_of
 from .epilogue import BatchEpilogue, ClusterReduction, Partials, Totals, store_partials
-from .mainloop import BlockPlace, PAIR, RowFactors, WarpSums, apply_both, apply_tensor_scales
+from .mainloop import BlockPlace, LANES, RowFactors, WarpSums, apply_both, apply_tensor_scales
 from .scheduler import (
     EXPERT,
     GroupedMemory,
@@ -172,17 +173,15 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
     ):
         """Multiplies sums by tensor scales of the warp's tile, and factors of rows."""
         comptime if Self.CONFIG.may_have_factors:
+            # One way for all: where two meet, ptxas spills sums.
+            var of_rows = RowFactors[Self.CONFIG.row_fragments](fill=1)
             if self.a.has_factors():
                 keep_branch()
-                comptime FRAGMENTS = Self.CONFIG.row_fragments
-                var of_rows = RowFactors[FRAGMENTS](uninitialized=True)
-                comptime for i in range(PAIR * FRAGMENTS):
-                    comptime fragment, neighbour = divmod(i, PAIR)
-                    var row = UInt32(FRAGMENT_ROWS * fragment + neighbour)
-                    row += UInt32(PAIR) * (lane_here() % UInt32(K_LANES))
-                    of_rows[i] = self.factor(row_tile, row)
-                return apply_both(planes, of_rows, sums)
-        apply_tensor_scales(planes, sums)
+                comptime for i in range(ceildiv(Self.CONFIG.rows(), LANES)):
+                    of_rows[i] = self.factor(row_tile, UInt32(LANES * i) + lane_here())
+            apply_both(planes, of_rows, self.a.has_factors(), sums)
+        else:
+            apply_tensor_scales(planes, sums)
 
     @always_inline
     def factor(self, row_tile: UInt32, row: UInt32) -> Float32:

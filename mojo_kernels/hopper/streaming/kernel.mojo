@@ -180,30 +180,41 @@ def launch[scale: Scale](problem: Problem, plan: Plan, mut queue: Some[Queue]) r
     """Launches a dense product as planned, with no more CTAs in a cluster than have blocks of K."""
     var cut = plan.within(problem.k // BLOCK)
     var share = ceildiv(problem.k // BLOCK, cut.ranks)
+    var have_factors = scale == Scale.E4M3 and problem.left.scales != 0
     comptime for log_rows in range(4):
         comptime for log_columns in range(4):
             comptime for is_short in [False, True]:
-                comptime of_tile = Plan.stream(8 << log_rows, TILE_ROWS << log_columns)
-                comptime config = StreamConfig.dense(of_tile, 0 if is_short else 1 << 30, scale)
-                comptime if of_tile.exists():
-                    if StreamConfig.dense(plan, share, scale) == config:
-                        var blocks = min(share, config.stage_blocks())
-                        return queue.launch[gemm_streaming[config]](
-                            gemm.grid_of_streaming(problem.m, problem.n, cut, config, share),
-                            Activations(problem),
-                            UInt32(1),
-                            StreamScheduler.of(problem, cut.ranks, share),
-                            ExpertWeights(Experts.only(problem.right, problem.result), problem.n),
-                            Target(Result(problem), Gate.NONE),
-                            UInt32(0),
-                            reciprocal_of(UInt32(max(blocks, 1) * K_LANES)),
-                        )
+                comptime for has_factors in [False, True]:
+                    comptime of_tile = Plan.stream(8 << log_rows, TILE_ROWS << log_columns)
+                    comptime of_share = 0 if is_short else 1 << 30
+                    comptime config = StreamConfig.dense(of_tile, of_share, scale, has_factors)
+                    comptime if of_tile.exists() and (scale == Scale.E4M3 or not has_factors):
+                        var found = StreamConfig.dense(plan, share, scale, have_factors)
+                        if found == config and have_factors == has_factors:
+                            return _launch[config](problem, cut, share, queue)
     raise Error(
         String(
             "plan: got ", plan.columns // TILE_ROWS, " column tiles for ", plan.rows,
             " rows, expected more",
         )
     )  # fmt: skip
+
+
+def _launch[
+    config: StreamConfig
+](problem: Problem, cut: Plan, share: Int, mut queue: Some[Queue]) raises:
+    """Launches a dense product whose CTAs have `share` blocks of K each."""
+    var blocks = min(share, config.stage_blocks())
+    queue.launch[gemm_streaming[config]](
+        gemm.grid_of_streaming(problem.m, problem.n, cut, config, share),
+        Activations(problem),
+        UInt32(1),
+        StreamScheduler.of(problem, cut.ranks, share),
+        ExpertWeights(Experts.only(problem.right, problem.result), problem.n),
+        Target(Result(problem), Gate.NONE),
+        UInt32(0),
+        reciprocal_of(UInt32(max(blocks, 1) * K_LANES)),
+    )
 
 
 def multiply_grouped[operands: Operands](problem: GroupedProblem, mut queue: Some[Queue]) raises:

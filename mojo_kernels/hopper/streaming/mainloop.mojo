@@ -14,6 +14,8 @@ weights. Where some scale wants two, sums begin anew, and all blocks are decoded
 """
 
 from layout import Coord
+from max.gpu.primitives.warp import shuffle_idx
+from std.math import ceildiv
 
 from ...launch.queue import device_pointer
 from ...numbers.scales import Scale
@@ -25,6 +27,7 @@ from ..instructions.shared_memory import load_quad
 from ..instructions.warp import (
     FRAGMENT_SUMS,
     keep_here,
+    lane_here,
     load_constant,
     load_streaming,
     multiply_add,
@@ -39,7 +42,7 @@ from ..codec import (
     unusual_bits,
 )
 from ..decode.bf16 import SumFactor, TensorPlanes, tensor_scale_of
-from ..shapes import MAX_ROW_FRAGMENTS, StreamConfig, WORD_BYTES
+from ..shapes import FRAGMENT_ROWS, MAX_ROW_FRAGMENTS, StreamConfig, WORD_BYTES
 from .activations import Fragments
 
 comptime HALVES = 2
@@ -50,8 +53,12 @@ comptime WarpSums[row_fragments: Int] = RegisterTile[
 """A lane's partial sums, [fragment of rows, half of the columns], four each."""
 comptime PAIR = FRAGMENT_SUMS // HALVES
 """Neighbouring rows of A of a lane in a fragment."""
-comptime RowFactors[row_fragments: Int] = Array[Float32, PAIR * row_fragments]
-"""What sums of a lane's rows of A are multiplied by."""
+comptime LANES = 32
+"""Lanes of a warp."""
+comptime RowFactors[row_fragments: Int] = Array[
+    Float32, ceildiv(FRAGMENT_ROWS * row_fragments, LANES)
+]
+"""What sums of rows of A are multiplied by: a lane has those of rows so many apart."""
 comptime Codes = SIMD[DType.uint32, ROWS_PER_LANE]
 """A lane's codes of a block."""
 comptime BLOCK_VECTORS = TILE_BYTES // VECTOR_BYTES
@@ -191,18 +198,33 @@ def apply_tensor_scales[
 @always_inline
 def apply_both[
     row_fragments: Int, //
-](planes: TensorPlanes, of_rows: RowFactors[row_fragments], sums: WarpSums[row_fragments]):
-    """Multiplies sums by tensor scales of a lane's weight rows, and by factors of rows of A."""
+](
+    planes: TensorPlanes,
+    of_rows: RowFactors[row_fragments],
+    have_factors: Bool,
+    sums: WarpSums[row_fragments],
+):
+    """Multiplies sums by tensor scales of a lane's weight rows, and by factors of rows of A.
+
+    Those are one where rows have none.
+    """
+    var pair = UInt32(PAIR) * (lane_here() % UInt32(K_LANES))
+    var of_lane = Array[Float32, PAIR * row_fragments](uninitialized=True)
+    comptime for i in range(PAIR * row_fragments):
+        comptime fragment, neighbour = divmod(i, PAIR)
+        comptime load, in_load = divmod(FRAGMENT_ROWS * fragment + neighbour, LANES)
+        of_lane[i] = shuffle_idx(of_rows[load], pair + UInt32(in_load))
     comptime for row in range(ROWS_PER_LANE):
-        var of_weight = SumFactor.beside_factors[E4M3_HALVINGS](
-            tensor_scale_of(planes, UInt32(row))
-        )
+        var of_weight = SumFactor.of(planes, UInt32(row))
+        if have_factors:
+            var tensor_scale = tensor_scale_of(planes, UInt32(row))
+            of_weight = SumFactor.beside_factors[E4M3_HALVINGS](tensor_scale)
         comptime half, next = divmod(row, ROWS_PER_LANE // HALVES)
         comptime for fragment in range(row_fragments):
             comptime for i in range(PAIR):
                 comptime at = next * PAIR + i
                 sums[fragment, half][at] = of_weight.apply_beside(
-                    sums[fragment, half][at], of_rows[PAIR * fragment + i]
+                    sums[fragment, half][at], of_lane[PAIR * fragment + i]
                 )
 
 
