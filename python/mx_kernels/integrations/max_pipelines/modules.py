@@ -23,7 +23,7 @@ from max.nn.linear import Linear
 
 from mx_kernels import max_graph
 from mx_kernels.integrations import ACTIVATIONS
-from mx_kernels.integrations.max_pipelines.weights import MXWeightData
+from mx_kernels.integrations.max_pipelines.weights import PREFIX, ROWS, MXWeightData
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,26 @@ class State:
         return Rows({part.rpartition(".")[2]: self.linear(part) for part in parts})
 
     def mode(self, name: str) -> str | None:
-        """Returns what a layer's activations are multiplied as, None for the device's best."""
-        said = self.activations
-        if isinstance(said, Mapping):
-            found = {said[key] for key in said if key.removeprefix("model.").startswith(name)}
-            said = found.pop() if len(found) == 1 else None
-        return os.environ.get(ACTIVATIONS) or said
+        """Returns what a layer's activations are multiplied as, None for the device's best.
+
+        Raises:
+            ValueError: if the checkpoint says several of layers whose rows became one weight.
+        """
+        if asked := os.environ.get(ACTIVATIONS):
+            return asked
+        if isinstance(said := self.activations, Mapping):
+            names = {name}
+            for whole, parts in ROWS.items():
+                if name.endswith(whole):
+                    names |= {name.removesuffix(whole) + part for part in parts}
+            found = {said[key] for key in said if key.removeprefix(PREFIX) in names}
+            if len(found) > 1:
+                raise ValueError(
+                    f"{name}: got activations {sorted(found)} of its parts, expected one for all; "
+                    f"name it in {ACTIVATIONS}"
+                )
+            said = found.pop() if found else None
+        return said
 
 
 class MXWeight(Module):
