@@ -56,7 +56,7 @@ from .pipeline.producers import copy_tiles
 from .pipeline.stages import RsRing
 from .plan import Plan
 from .prepare.bf16 import prepare_bf16, row_flags
-from .prepare.kept import RoundedRows
+from .prepare.kept import RoundedNumbers
 from .prepare.kernel import TilesOfB, launch_prepare
 from .prepare.source import SourceRows
 from .product import DenseProduct, Gating, RsProduct
@@ -410,7 +410,7 @@ def _launch[
     var flags, a = device_pointer[DType.uint8](0), Activations(problem)
     comptime if config.has_factors:
         var places = RoundedPlaces.of(m, n, k, plan)
-        var to = RoundedRows[True].at(places, workspace, m, k, config.rows)
+        var to = RoundedNumbers[True].at(places, workspace, m, k, config.rows)
         var counters = device_pointer[DType.uint32](fix_up_at)
         var source = SourceRows[False].of(m, k, LANE_CHUNKS)
         launch_prepare(a, TilesOfB.none(), to, source, queue, counters, GROUPS * tiles)

@@ -33,7 +33,7 @@ from .host.moe import (
     ALL_OPERANDS,
     TILE_ROWS,
     Memory,
-    Operands,
+    OperandFormats,
     column_tiles_of,
     grid_of_begin,
     grid_of_lists,
@@ -49,7 +49,7 @@ from .layout import TILE_ROWS as WEIGHT_ROWS
 from .plan import Kernel, OperandType
 from .prepare.bf16 import prepare_bf16_places
 from .prepare.experts import Matrices, begin_groups, begin_slots
-from .prepare.kept import RoundedRows
+from .prepare.kept import RoundedNumbers
 from .prepare.kernel import TilesOfB, launch_prepare
 from .prepare.operands import PreparedRows
 from .prepare.source import SourceRows
@@ -87,7 +87,9 @@ def multiply_experts[
     portable.multiply_experts[known_gate_up, known_down](problem, queue)
 
 
-def _multiply_grouped[operands: Operands](problem: GroupedProblem, mut queue: Some[Queue]) raises:
+def _multiply_grouped[
+    operands: OperandFormats
+](problem: GroupedProblem, mut queue: Some[Queue]) raises:
     if problem.m == 0 or problem.n == 0:
         return
     var memory = Memory.of(problem, queue.workspace(workspace_of(problem)))
@@ -107,7 +109,9 @@ def _multiply_grouped[operands: Operands](problem: GroupedProblem, mut queue: So
     product.launch[False, operands](memory, lists, target, queue)
 
 
-def _multiply_experts[operands: Operands](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
+def _multiply_experts[
+    operands: OperandFormats
+](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     if problem.routing.tokens == 0:
         return
     var memory = Memory.of(problem, queue.workspace(workspace_of(problem)))
@@ -168,10 +172,10 @@ struct _Product(TrivialRegisterPassable):
         return Matrices.of(self.experts, self.n, self.k, exponents)
 
     def launch[
-        is_gated: Bool, operands: Operands
+        is_gated: Bool, operands: OperandFormats
     ](self, memory: Memory, lists: Lists, target: Target, mut queue: Some[Queue]) raises:
         """Launches the preparation of rows, and the product."""
-        comptime if operands == Operands.MXFP4:
+        comptime if operands == OperandFormats.MXFP4:
             if memory.kernel == Kernel.RS_E4M3:
                 return self._launch_fp8[OperandType.E4M3, is_gated](memory, lists, target, queue)
             if memory.is_fp8():
@@ -179,7 +183,7 @@ struct _Product(TrivialRegisterPassable):
         self._launch_bf16[is_gated, operands](memory, lists, target, queue)
 
     def _launch_bf16[
-        is_gated: Bool, operands: Operands
+        is_gated: Bool, operands: OperandFormats
     ](self, memory: Memory, lists: Lists, target: Target, mut queue: Some[Queue]) raises:
         var a = Activations(self.left, self.k)
         var num_places = memory.lists.num_places
@@ -188,7 +192,7 @@ struct _Product(TrivialRegisterPassable):
         var num_tiles = Int(lists.num_tiles)
         comptime if operands.has_factors:
             var factors = device_pointer[DType.float32](memory.factors_at(self.rows, self.k))
-            var to = RoundedRows[True](rows_of_a, factors)
+            var to = RoundedNumbers[True](rows_of_a, factors)
             var places = SourceRows[True].of(
                 num_places, self.k, LANE_CHUNKS, lists.sources, lists.are_gathered
             )

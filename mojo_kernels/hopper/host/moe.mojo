@@ -130,7 +130,7 @@ def is_fused(gate: Gate) -> Bool:
 
 
 @fieldwise_init
-struct Operands(Equatable, TrivialRegisterPassable):
+struct OperandFormats(Equatable, TrivialRegisterPassable):
     """What kernels are compiled for: a format of weights, and whether rows of A have factors."""
 
     var weights: Format
@@ -145,7 +145,7 @@ struct Operands(Equatable, TrivialRegisterPassable):
         return right.format == self.weights.code() and is_rounded(left) == self.has_factors
 
 
-comptime ALL_OPERANDS = [Operands.MXFP4, Operands.NVFP4, Operands.NVFP4_BOTH]
+comptime ALL_OPERANDS = [OperandFormats.MXFP4, OperandFormats.NVFP4, OperandFormats.NVFP4_BOTH]
 """All of them."""
 
 

@@ -2,7 +2,7 @@
 
     Nvfp4Rows      weights, all rows for tensor maps; of a column of C the tensor scale is read where
                    it lies
-    RoundedRows    rows of A, quantized on load or codes: stages for RS main loops, or rows as they
+    RoundedNumbers rows of A, quantized on load or codes: stages for RS main loops, or rows as they
                    lie; their tensor scales are factors of rows that are kept from then on
 """
 
@@ -134,7 +134,7 @@ struct Nvfp4Rows[has_factors: Bool = False](PreparedOperands, SsOperands):
 
 
 @fieldwise_init
-struct RoundedRows[in_fragments: Bool](PreparedOperands):
+struct RoundedNumbers[in_fragments: Bool](PreparedOperands):
     """Rows of A in the workspace, and their tensor scales.
 
     Parts of rows of an RS main loop have the order of K that `bf16` says.
@@ -246,7 +246,7 @@ def round_rows(
     left: Left, m: Int, k: Int, places: RoundedPlaces, base: Int, mut queue: Some[Queue]
 ) raises -> Left:
     """Launches the kernel for rows as they lie; returns them as rows that are kept."""
-    var to = RoundedRows[False].at(places, base, m, k)
+    var to = RoundedNumbers[False].at(places, base, m, k)
     var source = SourceRows[False].of(m, k, LANE_CHUNKS)
     launch_prepare(Activations(left, k), TilesOfB.none(), to, source, queue)
     return to.left()

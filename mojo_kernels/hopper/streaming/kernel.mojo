@@ -38,7 +38,7 @@ from ...simt.host import CHUNK, FLOAT32, is_left_aligned
 from ...tiles import in_registers
 from ..target import Target, launch_activation
 from ..host import gemm, moe
-from ..host.moe import Operands
+from ..host.moe import OperandFormats
 from ..instructions.shared_memory import load_word, shared_base, store_word
 from ..instructions.warp import FRAGMENT_SUMS, keep_branch, keep_here, lane_here
 from ..layout import BLOCK, K_LANES, TILE_ROWS
@@ -217,7 +217,9 @@ def _launch[
     )
 
 
-def multiply_grouped[operands: Operands](problem: GroupedProblem, mut queue: Some[Queue]) raises:
+def multiply_grouped[
+    operands: OperandFormats
+](problem: GroupedProblem, mut queue: Some[Queue]) raises:
     """Launches a grouped product."""
     if problem.m == 0 or problem.n == 0:
         return
@@ -232,7 +234,9 @@ def multiply_grouped[operands: Operands](problem: GroupedProblem, mut queue: Som
     )  # fmt: skip
 
 
-def multiply_experts[operands: Operands](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
+def multiply_experts[
+    operands: OperandFormats
+](problem: ExpertsProblem, mut queue: Some[Queue]) raises:
     """Launches a layer of experts."""
     if problem.routing.tokens == 0:
         return
@@ -267,7 +271,7 @@ def multiply_experts[operands: Operands](problem: ExpertsProblem, mut queue: Som
 
 
 def _launch_grouped[
-    is_gated: Bool, operands: Operands
+    is_gated: Bool, operands: OperandFormats
 ](
     left: Left,
     k: Int,

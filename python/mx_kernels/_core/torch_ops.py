@@ -118,7 +118,7 @@ def _matmul_fake(*args):
     (a, b), (bias, out_dtype) = _operands(*args[:-2]), args[-2:]
     checks.check_matmul(a, b, bias)
     float_code(out_dtype, "out_dtype")
-    return a.codes.new_empty((*a.codes.shape[:-1], b.shape[0]), dtype=out_dtype)
+    return a.codes.new_empty((*a.codes.shape[:-1], b.shape[-2]), dtype=out_dtype)
 
 
 def _linear(x, codes, scales, format, layout, n, bias, rounding, out_dtype, activations):
