@@ -20,6 +20,7 @@ from mx_kernels._core.checks import check_weights
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
 from mx_kernels._core.fused_ops import NormOptions
 from mx_kernels._core.gates import GateOptions
+from mx_kernels._core.torch_ops import as_scales_of_call
 from mx_kernels.experts import moe
 from mx_kernels.hints import (
     ActivationsName,
@@ -144,7 +145,7 @@ def _norm(arrays: tuple, options: NormOptions, rules: tuple):
         arguments = fused_ops.norm_arguments(x, weight, bias, residual, options, *rules)
         codes, scales, stream = fused_ops.norm_quantize(*arguments)
     else:
-        given = _as_tensor(given, x)
+        given = as_scales_of_call(given, x)
         arguments = (*options._replace(eps=float(options.eps)), format, rounding, given)
         codes, scales, stream = _OPS.norm_quantize(x, weight, bias, residual, *arguments)
     dtype = torch.float32 if options.rounds == "none" else torch_dtype(x)
@@ -198,7 +199,7 @@ def gate_quantize(
         arguments, _ = fused_ops.gate_arguments(x, up, options, *rules)
         codes, scales = fused_ops.gate_quantize(*arguments)
     else:
-        given = _as_tensor(tensor_scale, x)
+        given = as_scales_of_call(tensor_scale, x)
         codes, scales = _OPS.gate_quantize(x, up, *options.plain(), format, rounding, given)
     return _tensor(codes, scales, format, torch_dtype(x))
 
@@ -207,13 +208,6 @@ def _wants_gradient(*arrays: Array) -> bool:
     """Says whether torch is to remember what is done with tensors."""
     tensors = [array for array in arrays if isinstance(array, Tensor)]
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-
-
-def _as_tensor(tensor_scale, x: Array) -> Tensor | None:
-    """Returns tensor scales as an operator takes them."""
-    if tensor_scale is None or isinstance(tensor_scale, Tensor):
-        return tensor_scale
-    return torch.tensor(tensor_scale, dtype=torch.float32, device=x.device)
 
 
 def _tensor(codes: Tensor, scales: Tensor, format: str, dtype: torch.dtype) -> MXTensor:
@@ -335,8 +329,7 @@ class MXNorm(nn.Module):
         # Of another dtype, transformers' result would have it.
         is_usual = self.rounds == "result" or weight.dtype == x.dtype
         has_kernel = not (x.is_cuda and torch.version.hip)
-        wanted = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-        if is_usual and has_kernel and not wanted:
+        if is_usual and has_kernel and not _wants_gradient(x, weight):
             rules = {"rounds": self.rounds, "format": self.format, "rounding": self.rounding}
             return rms_norm_quantize(x, weight, eps=self.eps, **rules)
         y = x.float()

@@ -105,9 +105,8 @@ def quantize(
             dtype = x.dtype if is_common else torch_dtype(x)
             parts = {"format": format, "dtype": dtype, "measure": is_common}
             return MXTensor._trusted(codes, scales, x.shape, **parts)
-    if tensor_scale is not None and not isinstance(tensor_scale, Tensor):
-        tensor_scale = torch.tensor(tensor_scale, dtype=torch.float32, device=x.device)
-    codes, scales = _OPS.quantize(x, format, rounding, tensor_scale, hadamard)
+    given = torch_ops.as_scales_of_call(tensor_scale, x)
+    codes, scales = _OPS.quantize(x, format, rounding, given, hadamard)
     if is_compiling():
         return MXTensor(codes, scales, format=format, dtype=x.dtype)
     return MXTensor._trusted(codes, scales, x.shape, format=format, dtype=x.dtype)

@@ -187,16 +187,17 @@ def gate_quantize(
 ) -> tuple[Tensor, Tensor]:
     """Quantizes hidden numbers of checked gates and ups; returns codes and scales."""
     gate, k = check_gate(options), x.shape[-1]
+    holds_both = up is None and chosen_gate(options).row.is_gated
     if up is not None:
         gate = gate._replace(interleaved=0)
-    elif chosen_gate(options).row.is_gated:
+    elif holds_both:
         k //= 2
     shape = (*x.shape[:-1], k)
     x, values, dtype, stride = rows_of(x, x.shape[-1])
     others, ups, up_stride = None, 0, 0
     if up is not None:
         others, ups, _, up_stride = rows_of(up, k)
-    elif chosen_gate(options).row.is_gated and not gate.interleaved:
+    elif holds_both and not gate.interleaved:
         ups, up_stride = values + k * facts().float_bytes(dtype), stride
     step = up_stride * facts().float_bytes(dtype)
 

@@ -72,6 +72,13 @@ def _quantize(x, format, rounding, tensor_scale=None, hadamard=None):
     return calls.quantize(x, fmt, code, given, checks.check_hadamard(hadamard, x))
 
 
+def as_scales_of_call(tensor_scale, x) -> Tensor | None:
+    """Returns tensor scales as operators take them: a number becomes a tensor where x lies."""
+    if tensor_scale is None or isinstance(tensor_scale, Tensor):
+        return tensor_scale
+    return torch.tensor(tensor_scale, dtype=torch.float32, device=x.device)
+
+
 def _quantize_fake(x, format, rounding, tensor_scale=None, hadamard=None):
     fmt, *_ = checks.check_quantize(x, format, rounding)
     checks.check_hadamard(hadamard, x)
