@@ -13,38 +13,38 @@
 set -euo pipefail
 ARCHITECTURE=${ARCHITECTURE:-sm_90a}
 CPU=${CPU:-x86-64-v3}
-RUNTIME=(libAsyncRTMojoBindings libAsyncRTRuntimeGlobals libKGENCompilerRTShared
-    libMSupportGlobals libMGPRT libNVPTX)
+RUNTIME=(lib{AsyncRTMojoBindings,AsyncRTRuntimeGlobals,KGENCompilerRTShared,MSupportGlobals,MGPRT,NVPTX}.so)
 HUMMING=$(sed -n 's/^bench-cuda = \["\(.*\)"\]$/\1/p' pyproject.toml)
 # What makes its claims on CUDA tensors too.
 TESTS=(hopper/test_cuda{,_fp8,_bytes,_experts,_nvfp4}.py simt/test_cuda{,_tiles}.py
-    numerics/test_{quantize,dequantize,layouts,matmul,weight_only,experts,fp8,nvfp4,fuzz}.py
+    numerics/test_{quantize,dequantize,layouts,matmul,weight_only,experts,fp8,nvfp4,fused,fuzz}.py
     python/test_{tensor,tensor_parts,tensor_torch,modules,convert,convert_kept,torch_ops,torch_gradients}.py
     python/test_{ops_inputs,experts}.py)
 SANITIZED=${SANITIZED:-short_k or derived_bound or pair_of_formats}
 PORTABLE_TESTS=(simt/test_cuda_tiles.py numerics/test_{matmul,weight_only,fp8,fuzz}.py)
 
 pack() {
-    local lib
+    local lib built
     lib=$(python -c 'import importlib.util as u; print(u.find_spec("modular").submodule_search_locations[0])')/lib
+    built=$(mktemp -d)
     mkdir -p "$1/site"
-    mojo build --emit shared-lib --target-cpu "$CPU" -I . \
-        mojo_kernels/bindings/cpu.mojo -o "$1/_mx_kernels_native.so"
-    mojo build --emit shared-lib --target-cpu "$CPU" -I . \
-        mojo_kernels/bindings/plans.mojo -o "$1/_mx_kernels_plans.so"
-    mojo build --emit shared-lib --target-accelerator "$ARCHITECTURE" --target-cpu "$CPU" -I . \
-        mojo_kernels/bindings/cuda.mojo -o "$1/_mx_kernels_gpu.so"
-    tar -C "$lib" -cf - "${RUNTIME[@]/%/.so}" | xz -T0 -6 > "$1/runtime.tar.xz"
+    build() { mojo build --emit shared-lib --target-cpu "$CPU" -I . "$@"; }
+    build mojo_kernels/bindings/cpu.mojo -o "$built/_mx_kernels_native.so"
+    build mojo_kernels/bindings/plans.mojo -o "$built/_mx_kernels_plans.so"
+    build --target-accelerator "$ARCHITECTURE" mojo_kernels/bindings/cuda.mojo -o "$built/_mx_kernels_gpu.so"
+    cp "${RUNTIME[@]/#/$lib/}" "$built"
+    tar -C "$built" -cf - . | xz -T0 -6 > "$1/modules.tar.xz"
+    rm -r "$built"
     python -m pip install --quiet --no-deps --upgrade --target "$1/site" platformdirs "$HUMMING"
 }
 
 enter() {
-    local runtime
-    runtime=$(mktemp -d)
-    tar -C "$runtime" -xJf "$1/runtime.tar.xz"
-    export LD_LIBRARY_PATH=$runtime
-    export MX_KERNELS_NATIVE=$1/_mx_kernels_native.so MX_KERNELS_PLANS=$1/_mx_kernels_plans.so
-    export MX_KERNELS_GPU=$1/_mx_kernels_gpu.so
+    local modules
+    modules=$(mktemp -d)
+    tar -C "$modules" -xJf "$1/modules.tar.xz"
+    export LD_LIBRARY_PATH=$modules
+    export MX_KERNELS_NATIVE=$modules/_mx_kernels_native.so MX_KERNELS_PLANS=$modules/_mx_kernels_plans.so
+    export MX_KERNELS_GPU=$modules/_mx_kernels_gpu.so
     export PYTHONPATH=$PWD/python:$PWD/tests:$1/site:$PWD
 }
 

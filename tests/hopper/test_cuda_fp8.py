@@ -128,15 +128,15 @@ def test_blocks_of_zeros_are_in_every_range():
 def test_a_graph_takes_the_way_that_its_new_activations_want():
     x = torch.randn(300, 416, device="cuda").bfloat16()
     w = mx.quantize(torch.randn(200, 416, device="cuda")).preshuffle()
-    mx.linear(x, w)
+    mx.linear(x, w, activations="mxfp4")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = mx.linear(x, w)
+        out = mx.linear(x, w, activations="mxfp4")
     for factor in (1.0, 2.0**40, 1.0):
         x.copy_(torch.randn(300, 416, device="cuda"))
         x[7, :32] *= factor
         graph.replay()
-        assert torch.equal(out, mx.linear(x, w))
+        assert torch.equal(out, mx.linear(x, w, activations="mxfp4"))
         x64 = mx.dequantize(mx.quantize(x), dtype="float32").double()
         w64 = mx.dequantize(w.unshuffle(), dtype="float32").double()
         assert float((out - x64 @ w64.T).norm() / (x64 @ w64.T).norm()) < 3e-3

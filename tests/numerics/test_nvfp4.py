@@ -111,7 +111,7 @@ def test_rows_have_tensor_scales_of_their_own_or_given_ones(rng, dtype):
         q = mx.quantize(floats, format="nvfp4", tensor_scale=tensor_scale)
         wanted = tensor_scale
         if tensor_scale is not None:
-            wanted = np.broadcast_to(np.float32(tensor_scale), (2, 5))
+            wanted = np.broadcast_to(np.float32(values_of(tensor_scale)), (2, 5))
         codes, scales = oracle.quantize(x, "even", "nvfp4", wanted)
         assert_bitwise_equal(q.codes.cpu().numpy(), codes)
         assert_bitwise_equal(q.scales.cpu().numpy(), scales)
@@ -136,7 +136,7 @@ def test_the_tensor_scale_of_a_tensor_is_of_its_finite_numbers():
     x = torch.tensor([[1.0, -5.0], [float("nan"), float("inf")]])
     assert mx.tensor_scale_of(x) == torch.tensor(5.0) / 2688
     assert mx.tensor_scale_of(torch.zeros(2, 3)) == 2.0**-115
-    assert mx.tensor_scale_of(x.numpy()) == mx.tensor_scale_of(x.bfloat16())
+    assert mx.tensor_scale_of(x.cpu().numpy()) == mx.tensor_scale_of(x.bfloat16())
 
 
 def test_what_has_no_tensor_scale_takes_none_and_wrong_ones_are_named():
