@@ -1,8 +1,8 @@
 """The rows of `linear` as a picture: a bar for each system and shape, or curves over rows.
 
-A bar ends at how many times as long as `mx_kernels` a system takes, on a logarithmic axis, so
-that equal factors look equal, and begins at 1: what hangs below is faster. One panel a thread
-count and mode of ours that other systems are compared with.
+A bar ends at how many times as fast as a system `mx_kernels` is, on a logarithmic axis, so that
+equal factors look equal, and begins at 1: a system whose bar hangs below is faster. One panel a
+thread count and mode of ours that other systems are compared with.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def plot_linear(rows: Sequence[Row], path: Path, *, most_threads: bool = False) 
         where = f"{count} thread" + "s" * (count != 1) if count else "on the GPU"
         panel.set_title(f"{op}, {where}")
         panel.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
-    figure.suptitle(f"time over that of {OURS}\n{_origin(rows[0])}", fontsize="medium")
+    figure.suptitle(
+        f"{OURS} is so many times as fast as others\n{_origin(rows[0])}", fontsize="medium"
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
@@ -102,7 +104,7 @@ def draw(panel, rows: Sequence) -> None:
     panel.grid(axis="y", alpha=0.3)
     labels = [f"{m}\n{n} x {k}" for m, n, k in shapes]
     panel.set_xticks(range(len(shapes)), labels, fontsize=8)
-    panel.set_ylabel(f"time / {OURS}")
+    panel.set_ylabel("times as fast")
 
 
 def _origin(row: Row) -> str:
