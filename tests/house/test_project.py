@@ -193,7 +193,11 @@ def test_the_workflows_run_what_ci_run_and_nightly_do_room_by_room():
     rooms = sorted({path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")})
     for name, commands in {
         "ci": [".ci/run lint", ".ci/run ${{ matrix.part }} ${{ matrix.rooms }}", ".ci/run test"],
-        "nightly": ['make test-nightly ARGS="${{ matrix.rooms }}"'],
+        "nightly": [
+            'make test-nightly ARGS="${{ matrix.rooms }}"',
+            "make .venv/.ready && .venv/bin/pip install --upgrade torch transformers",
+            'make test ARGS="tests/distributed tests/numerics tests/python"',
+        ],
     }.items():
         workflow = (folder / f"{name}.yml").read_text()
         assert re.findall(r"- run: (.*)", workflow) == commands
