@@ -269,6 +269,19 @@ def test_a_wheel_carries_every_mojo_file_and_says_that_it_has_types():
     assert packages | beside == set(tool["packages"])
 
 
+LONGEST_ENTRY = 200
+
+
+def test_the_changelog_has_a_line_an_entry_and_a_date_for_the_version():
+    lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
+    heads = [line for line in lines if line.startswith("## ")]
+    assert heads[0] == "## Unreleased"
+    assert re.fullmatch(rf"## {PYPROJECT['project']['version']} \(\d{{4}}-\d\d-\d\d\)", heads[1])
+    for line in lines[lines.index(heads[0]) :]:
+        assert not line or line.startswith(("* ", "## ", "### ")), f"goes on: {line}"
+        assert len(line) <= LONGEST_ENTRY, line
+
+
 # The house
 
 
