@@ -38,7 +38,7 @@ from mx_kernels._core.facts import CDNA4, DEFAULT_FORMAT, DEFAULT_ROUNDING
 from mx_kernels._core.native import BASE, Extension
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.targets import TARGETS
-from mx_kernels.explain import DEVICES
+from mx_kernels.explain import DEVICES, OPERATIONS
 
 app: typer.Typer = typer.Typer(
     help="MX quantization and block-scaled matrix multiplication: builds, kernels, checkpoints.",
@@ -251,7 +251,8 @@ def explain(
 ) -> None:
     """Say which kernel computes [M, K] @ [N, K].T, how it cuts the work, and why."""
     with _explained():
-        options = {"device": device, "op": op, "activations": activations, "format": format}
+        options = {"device": device, "activations": activations, "format": format}
+        options["op"] = OPERATIONS.get(op, op)
         options |= {"experts": experts, "slots": slots}
         answer = mx_kernels.explain(m, n, k, **options)
     console.print(str(answer), highlight=False, markup=False)

@@ -90,7 +90,7 @@ def test_explain_says_what_the_function_says():
     text = command("explain", 1, 64, 64, "--activations", "bf16", "--format", "mxfp8")
     assert text.strip() == str(mx.explain(1, 64, 64, activations="bf16", format="mxfp8"))
     layer = "--op", "moe", "--experts", 8, "--slots", 2, "--device", "gfx950"
-    found = mx.explain(4, 64, 96, op="moe", experts=8, slots=2, device="gfx950")
+    found = mx.explain(4, 64, 96, op=mx.moe, experts=8, slots=2, device="gfx950")
     assert command("explain", 4, 64, 96, *layer).strip() == str(found)
     assert "error: device: got 'tpu'" in command("explain", 1, 2, 32, "--device", "tpu", code=2)
 
