@@ -103,7 +103,7 @@ class EightBitOperands:
 
 def timed(left: str, shape: Shape, origin: Origin) -> ProductRow:
     """Returns what the model says of the launch that the dispatch chooses."""
-    plan = mx.explain(*shape, device="gfx950", op="matmul", activations=left, format=RIGHT[left])
+    plan = mx.explain(*shape, device="gfx950", op=mx.matmul, activations=left, format=RIGHT[left])
     operands, catalogue = EightBitOperands(shape, left), kernels.catalogue_of("eight_bits")
     launch = launches.ours(catalogue, f"matmul_{left}_{plan.cut}", operands)
     found = launch.profile(executes_whole_grid(shape))

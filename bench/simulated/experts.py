@@ -155,7 +155,7 @@ class SimulatedLayer:
         self.launches, num_bytes = launches_of(module, types, sizes)
         size = {"experts": experts, "slots": PER_TOKEN, "activations": activations}
         self.explained = mx_kernels.explain(
-            tokens, INNER, WIDTH, device="gfx950", op="moe", **size
+            tokens, INNER, WIDTH, device="gfx950", op=mx_kernels.moe, **size
         ).launches
         self.workspace = np.zeros(num_bytes, np.uint8)
         route = self.launches[0]["arguments"]

@@ -70,7 +70,7 @@ def chosen(shape: Shape, op: str) -> tuple[Catalogue, str]:
     """
     activations = kernels.WIDE.get(op, "mxfp4")
     op_of_table = "linear" if op in kernels.WIDE else op
-    plan = mx.explain(*shape, device="gfx950", op=op_of_table, activations=activations)
+    plan = mx.explain(*shape, device="gfx950", op=getattr(mx, op_of_table), activations=activations)
     if plan.k_tail and op in kernels.WIDE:
         raise ValueError(
             f"K = {shape.k} ends within a step of {plan.chunk_k}: no kernel is compiled"

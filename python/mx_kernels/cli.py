@@ -4,15 +4,19 @@
     python -m mx_kernels build               compile the kernels now, for an image say
     python -m mx_kernels explain M N K       which kernel a product gets, and why
     python -m mx_kernels convert IN OUT      a checkpoint in another form, quantized on the way
+    python -m mx_kernels examples            programs to read, copy and run
 
 Exit code 2 means that the input was wrong; a sentence says what.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import platform
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -34,7 +38,7 @@ from mx_kernels._core.facts import CDNA4, DEFAULT_FORMAT, DEFAULT_ROUNDING
 from mx_kernels._core.native import BASE, Extension
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.targets import TARGETS
-from mx_kernels.explain import DEVICES
+from mx_kernels.explain import DEVICES, OPERATIONS
 
 app: typer.Typer = typer.Typer(
     help="MX quantization and block-scaled matrix multiplication: builds, kernels, checkpoints.",
@@ -137,7 +141,12 @@ def _what_is_wrong() -> Iterator[str]:
                 yield f"{extension.variable}={path}: got {why_not}"
         if given == extensions:
             return
-        _builds.toolchain()
+        if not _builds.has_compiler():
+            wanted = [one.build() for one in extensions if one not in given]
+            yield from (
+                str(_builds.no_compiler(one.path())) for one in wanted if not one.is_whole()
+            )
+            return
         if not any(map(shutil.which, _builds.LINKERS)):
             yield f"no C linker on PATH; expected {' or '.join(_builds.LINKERS)}"
         there = next(path for path in (cache, *cache.parents) if path.exists())
@@ -149,10 +158,9 @@ def _what_is_wrong() -> Iterator[str]:
 
 def _compiler() -> str:
     """Returns the versions of the compiler, or that there is none."""
-    try:
-        return "Mojo {}, MAX {}".format(*_builds.toolchain().split())
-    except _builds.NativeBuildError:
-        return "none: kernels have to be built elsewhere"
+    if versions := _builds.has_compiler():
+        return "Mojo {}, MAX {}".format(*versions)
+    return "none: kernels have to be built elsewhere"
 
 
 def _gpus() -> list[str]:
@@ -193,17 +201,24 @@ def build(
         typer.Option(help="A GPU's architecture beside it: sm_90a, gfx950; can be repeated."),
     ] = None,
 ) -> None:  # fmt: skip
-    """Compile kernels ahead of time, into the cache that MX_KERNELS_CACHE names."""
+    """Compile kernels ahead of time, into the cache that MX_KERNELS_CACHE names.
+
+    The folder that is printed last has Mojo's runtime: where the cache is copied to, neither
+    compiler nor linker is needed.
+    """
     with _explained():
         known = {one.name: one for one in (*_levels.LEVELS, _levels.NATIVE)}
         if unknown := [name for name in level or () if name not in known]:
             raise ValueError(f"--level: got {unknown[0]!r}, expected {' or '.join(known)}")
         levels = [known[name] for name in level or ()] or [_levels.pick()]
+        paths = []
         for one in levels:
             wanted = [native.cpu_extension(one), native.plans_extension(one)]
             wanted += [replace(_gpu_extension(name), level=one) for name in arch or ()]
             for extension in wanted:
-                console.print(native.find_or_build(extension=extension), highlight=False)
+                paths.append(native.find_or_build(extension=extension))
+                console.print(paths[-1], highlight=False)
+        console.print(native.keep_runtime(paths), highlight=False)
 
 
 def _gpu_extension(name: str) -> Extension:
@@ -236,7 +251,8 @@ def explain(
 ) -> None:
     """Say which kernel computes [M, K] @ [N, K].T, how it cuts the work, and why."""
     with _explained():
-        options = {"device": device, "op": op, "activations": activations, "format": format}
+        options = {"device": device, "activations": activations, "format": format}
+        options["op"] = OPERATIONS.get(op, op)
         options |= {"experts": experts, "slots": slots}
         answer = mx_kernels.explain(m, n, k, **options)
     console.print(str(answer), highlight=False, markup=False)
@@ -296,3 +312,49 @@ def convert(
         console.print(f"floats, by their K: {names}", highlight=False, markup=False)
     if done.left_out:
         console.print(f"left out: {', '.join(done.left_out)}", highlight=False, markup=False)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def examples(
+    rest: typer.Context,
+    name: Annotated[
+        str, typer.Argument(help="One to run, with the arguments that follow. Default: list all.")
+    ] = "",
+    *,
+    copy: Annotated[
+        Path | None, typer.Option(help="A new folder to copy it to instead, or all of them.")
+    ] = None,
+) -> None:
+    """List the example programs, run one, or copy them to read and change."""
+    with _explained():
+        found = {path.stem: path for path in sorted(_examples_folder().glob("*.py"))}
+        if name and name not in found:
+            raise ValueError(f"NAME: got {name!r}, expected {', '.join(found)}")
+        if copy:
+            copy.mkdir(parents=True)
+            wanted = _examples_folder().glob(f"{name or '*'}.*")
+            for path in (one for one in wanted if one.suffix in (".py", ".mojo")):
+                console.print(shutil.copy(path, copy), highlight=False)
+            return
+    if name:
+        launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        is_of_ranks = "\n    torchrun " in found[name].read_text(encoding="utf-8")
+        command = [sys.executable, *(launcher if is_of_ranks else ()), str(found[name]), *rest.args]
+        raise typer.Exit(subprocess.run(command, check=False).returncode)
+    for stem, path in found.items():
+        said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        console.print(f"{stem:20} {said.splitlines()[0]}", highlight=False, markup=False)
+    last = f"\nin {_examples_folder()}; a NAME runs one, --copy FOLDER copies, --help says more"
+    console.print(last, highlight=False, markup=False)
+
+
+def _examples_folder() -> Path:
+    """Returns where the examples are: inside the wheel, or beside `python/`."""
+    package = Path(mx_kernels.__file__).parent
+    folders = package / "examples", package.parents[1] / "examples"
+    for folder in folders:
+        if folder.is_dir():
+            return folder
+    raise FileNotFoundError(
+        f"no examples in {' or '.join(map(str, folders))}; reinstall mx_kernels"
+    )

@@ -1,7 +1,7 @@
 """Which kernel a product gets, and why: what the dispatch decides, asked without a launch.
 
+    >>> print(mx_kernels.explain(mx_kernels.linear, x, w))
     >>> print(mx_kernels.explain(16, 2112, 7168, device="gfx950"))
-    >>> print(mx_kernels.explain(64, 2880, 2880, device="gfx950", op="moe", experts=32, slots=4))
 
 The answer comes from the tables that the kernels' own dispatch reads. It needs no such device.
 One function a device asks them: `DEVICES`.
@@ -9,6 +9,8 @@ One function a device asks them: `DEVICES`.
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args, overload
@@ -23,20 +25,30 @@ from mx_kernels._core.facts import (
     Layout,
     Mode,
     activations_for,
+    device_name,
     facts,
     of_kind,
     unsupported,
 )
-from mx_kernels._core.gates import GateOptions, check_gate
+from mx_kernels._core.gates import GateOptions, check_gate, chosen_gate
 from mx_kernels._core.native import gpu_plans
 from mx_kernels._core.products import question
 from mx_kernels._core.protocol import ENCODED, KEPT
-from mx_kernels.hints import ActivationsName, DeviceName, FormatName, GateName
+from mx_kernels.experts import grouped_linear, moe
+from mx_kernels.hints import ActivationsName, Array, DeviceName, FormatName, GateName
+from mx_kernels.ops import linear, matmul
+from mx_kernels.tensor import MXTensor
 
 Op = Literal["linear", "matmul"]
 ExpertOp = Literal["grouped_linear", "moe"]
-OPS: tuple[Op, ...] = get_args(Op)
 EXPERT_OPS: tuple[ExpertOp, ...] = get_args(ExpertOp)
+Operation = Callable[..., Any]
+"""One of the functions below."""
+OPERATIONS: dict[str, Operation] = {
+    one.__name__: one for one in (linear, matmul, grouped_linear, moe)
+}
+Operand = tuple[int, ...] | Array | MXTensor
+"""What an operation is called with, or its shape."""
 MAX_SIZE = 2**31 - 1
 _Launches = tuple[list[dict[str, Any]], int]
 """The columns of each `Launch`, and the bytes of their workspace."""
@@ -172,10 +184,10 @@ def explain(
     n: int,
     k: int,
     *,
-    device: DeviceName = "cpu",
-    op: Op = "linear",
+    device: DeviceName | None = None,
+    op: Op | Operation | None = None,
     activations: ActivationsName | None = None,
-    format: FormatName = DEFAULT_FORMAT,
+    format: FormatName | None = None,
     by_columns: bool = False,
 ) -> Explanation: ...
 
@@ -187,9 +199,9 @@ def explain(
     k: int,
     *,
     device: DeviceName,
-    op: ExpertOp,
+    op: ExpertOp | Operation,
     activations: ActivationsName | None = None,
-    format: FormatName = DEFAULT_FORMAT,
+    format: FormatName | None = None,
     experts: int,
     slots: int = 0,
     activation: GateName | None = None,
@@ -197,50 +209,85 @@ def explain(
 ) -> ExpertsExplanation: ...
 
 
+@overload
 def explain(
-    m: int,
-    n: int,
-    k: int,
+    m: Operation,
+    n: Operand,
+    k: Operand,
     *,
-    device: DeviceName = "cpu",
-    op: Op | ExpertOp = "linear",
+    device: DeviceName | None = None,
     activations: ActivationsName | None = None,
-    format: FormatName = DEFAULT_FORMAT,
+    format: FormatName | None = None,
+    slots: int = 0,
+    activation: GateName | None = None,
+    interleaved: bool | None = None,
+    by_columns: bool = False,
+) -> Explanation | ExpertsExplanation: ...
+
+
+def explain(
+    m: int | Operation,
+    n: int | Operand,
+    k: int | Operand,
+    *,
+    device: DeviceName | None = None,
+    op: Op | ExpertOp | Operation | None = None,
+    activations: ActivationsName | None = None,
+    format: FormatName | None = None,
     experts: int = 0,
     slots: int = 0,
     activation: GateName | None = None,
     interleaved: bool | None = None,
     by_columns: bool = False,
 ) -> Explanation | ExpertsExplanation:
-    """Returns which kernel computes [m, k] @ [n, k].T, how it cuts the work, and why.
+    """Returns which kernel computes a product, how it cuts the work, and why.
 
-    Of experts, which are explained for GPUs: "grouped_linear" has m rows of all groups; "moe" has
-    m tokens of k numbers, and n hidden numbers a slot. Floats are bfloat16.
+    Asked as the operation would be called, with its operands or their shapes:
+
+    >>> w = quantize(torch.randn(64, 96))
+    >>> explain(linear, torch.randn(4, 96), w).shape
+    (4, 64, 96)
+    >>> len(explain(moe, (4, 96), (8, 128, 96), slots=2, device="gfx950").launches)
+    4
+
+    Or with the sizes of [m, k] @ [n, k].T: of "grouped_linear" m counts the rows of all groups; of
+    "moe" m counts tokens of k numbers, and n the hidden numbers of a slot. Experts are explained
+    for GPUs. Floats are bfloat16.
 
     Args:
-        m: rows of the activations.
-        n: rows of the weights.
-        k: elements of a row.
-        device: "cpu", "gfx950", or "cuda" for a Hopper GPU; it need not be here.
-        op: "linear", whose activations are floats, or "matmul", whose are encoded; or
-            "grouped_linear" or "moe".
-        activations: what activations are multiplied as, of "matmul" their format. None is as in
-            `linear` on that device; of "matmul" the weights' format.
-        format: the weights' format.
-        experts: how many there are, of products of experts alone.
-        slots: experts of a token, of "moe" alone.
-        activation: of "moe" alone; None is "swiglu_oai".
-        interleaved: of "moe" alone: whether rows of gates and ups take turns.
-        by_columns: whether codes of both sides lie column by column, of "matmul" on gfx950.
+        m: `linear`, `matmul`, `grouped_linear` or `moe`; or rows of the activations.
+        n: the operation's left side [..., K] or its shape; or rows of the weights.
+        k: weights [N, K] or their shape, of experts [E, N, K], of `moe` those of gates and ups; or
+            elements of a row.
+        device: "cpu", "gfx950", or "cuda" for a Hopper GPU; it need not be here. None is that of
+            the weights, or "cpu".
+        op: of sizes the operation, `linear` unless given. Its name, as a string, is deprecated.
+        activations: what activations are multiplied as, of `matmul` their format. None is as in
+            `linear` on that device; of `matmul` the weights' format.
+        format: the weights' format, where they are no MXTensor.
+        experts: how many there are, of sizes of experts alone.
+        slots: experts of a token, of `moe` alone.
+        activation: of `moe` alone; None is "swiglu_oai".
+        interleaved: of `moe` alone: whether rows of gates and ups take turns.
+        by_columns: whether codes of both sides lie column by column, of `matmul` on gfx950.
 
     Raises:
-        TypeError: if a size is no integer.
+        TypeError: if a size is no integer, or an operand is of another type.
         ValueError: if a size is not possible, the device has no kernels to choose from or none
             for the formats, or a name is unknown.
     """
-    for name, value, known in (("device", device, DEVICES), ("op", op, OPS + EXPERT_OPS)):
-        if not isinstance(value, str) or value not in known:
-            raise ValueError(f"{name}: got {value!r}, expected {' or '.join(map(repr, known))}")
+    if callable(m):
+        for name, value in (("op", op), ("experts", experts)):
+            if value:
+                raise ValueError(f"{name}: got {value!r} beside operands, expected none: they tell")
+        op, stated = m, {"device": device, "activations": activations, "format": format}
+        (m, n, k), experts, stated = _read(_name_of(op), n, k, activation, stated)
+        device, activations, format = stated.values()
+    op = _name_of(op)
+    device = "cpu" if device is None else device
+    format = DEFAULT_FORMAT if format is None else format
+    if not isinstance(device, str) or device not in DEVICES:
+        raise ValueError(f"device: got {device!r}, expected {' or '.join(map(repr, DEVICES))}")
     sizes = {"m": m, "n": n, "k": k}
     sizes |= {"experts": experts} if op in EXPERT_OPS else {}
     sizes |= {"slots": slots} if op == "moe" else {}
@@ -272,6 +319,61 @@ def explain(
     row = DEVICES[device](asked)
     tile = row.pop("tile_m"), row.pop("tile_n")
     return Explanation(**question, shape=(m, n, k), tile=tile, **row)
+
+
+def _name_of(op: str | Operation | None) -> str:
+    """Returns the name of an operation, which once was all that told it."""
+    if op is None:
+        return "linear"
+    names = {function: name for name, function in OPERATIONS.items()}
+    if callable(op):
+        if op not in names:
+            raise ValueError(f"op: got {op!r}, expected mx_kernels.{', '.join(OPERATIONS)}")
+        return names[op]
+    if not isinstance(op, str) or op not in OPERATIONS:
+        raise ValueError(f"op: got {op!r}, expected {' or '.join(map(repr, OPERATIONS))}")
+    message = f'explain(..., op="{op}") is deprecated: op=mx_kernels.{op}, or the call itself'
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    return op
+
+
+def _read(
+    op: str, x: Operand, w: Operand, activation: GateName | None, stated: dict[str, str | None]
+) -> tuple[tuple[int, int, int], int, dict[str, str | None]]:
+    """Returns m, n and k of an operation's operands, the number of experts, and what they tell.
+
+    Args:
+        op: its name.
+        x: its left side, or a shape.
+        w: its weights, or a shape.
+        activation: of "moe".
+        stated: device, activations and format as they were given; None for what was not.
+    """
+    told: dict[str, str] = {}
+    if isinstance(w, MXTensor):
+        told["format"] = w.format
+        stated["device"] = stated["device"] or device_name(w.device)
+    is_encoded = isinstance(x, MXTensor)
+    if not isinstance(x, tuple) and is_encoded != (op == "matmul"):
+        expected = "an MXTensor" if op == "matmul" else "floats"
+        raise TypeError(f"x: got {type(x).__name__} for {op}, expected {expected} or a shape")
+    if is_encoded:
+        told["activations"] = x.format
+    for name, value in told.items():
+        if stated[name] is not None:
+            raise ValueError(f"{name}: got {stated[name]!r} beside {value!r}, expected none")
+    rows, weights = (tuple(one if isinstance(one, tuple) else one.shape) for one in (x, w))
+    is_of_experts = op in EXPERT_OPS
+    if len(rows) < 2 or len(weights) != 2 + is_of_experts or rows[-1] != weights[-1]:
+        shape = "[E, N, K]" if is_of_experts else "[N, K]"
+        raise ValueError(
+            f"x and w: got {list(rows)} and {list(weights)}, expected [..., K] and {shape}"
+        )
+    n = weights[-2]
+    if op == "moe":
+        n //= chosen_gate(GateOptions(activation or "swiglu_oai")).row.sums(1)
+    experts = weights[0] if is_of_experts else 0
+    return (math.prod(rows[:-1]), n, rows[-1]), experts, stated | told
 
 
 def _check_unused(op: str, **given) -> None:

@@ -59,7 +59,8 @@ ARM64_CPUS = {"generic": "generic", "dotprod": "neoverse-n1", "i8mm": "neoverse-
 """One of each kind of ARM64 processors."""
 USERS_OF_THE_CPU = (
     *("bench/", "cpu/", "distributed/", "hip/", "hopper/", "max_graph/", "numerics/", "python/"),
-    *("cdna4/test_experts", "house/test_readme", "house/test_docs", "ptx/", "serving/"),
+    *("cdna4/test_experts", "house/test_readme", "house/test_docs", "house/test_wheel"),
+    *("ptx/", "serving/"),
 )
 USERS_OF_PLANS = (
     *("bench/", "cdna4/test_assembly", "cdna4/test_decode", "cdna4/test_experts", "hip/"),
@@ -303,7 +304,7 @@ def refuse_others() -> None:
 
     def make_listed(self: Build, target: Path) -> None:
         test = Running.test
-        is_allowed = test is None or test.get_closest_marker("compiles")
+        is_allowed = test is None or not self.is_compiled or test.get_closest_marker("compiles")
         if not is_allowed and self.key not in listed_keys():
             raise NativeBuildError(
                 f"{self.doing}: {test.nodeid} needs {self.key}/{self.file_name}, which "

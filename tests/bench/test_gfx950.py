@@ -294,7 +294,7 @@ def test_the_table_chooses_what_was_measured(tuned):
     """`python -m bench.simulated.tune --table` measures again, after any change of `CHOICES`."""
     assert {(row.op, row.shape) for row in tuned} == set(tune.classes())
     for row in tuned:
-        plan = mx.explain(*row.shape, device="gfx950", op=row.op, activations="mxfp4")
+        plan = mx.explain(*row.shape, device="gfx950", op=getattr(mx, row.op), activations="mxfp4")
         assert plan.cut == row.chosen, (row.op, row.shape)
 
 
@@ -326,10 +326,13 @@ def test_every_row_of_the_table_is_the_choice_of_a_class():
     shapes = {shape for _, shape in tune.classes()}
     products = {Shape(m, n, k) for (n, k), m in product(eight_bits.WEIGHTS, eight_bits.ROWS)}
     asked = [
-        *({"shape": shape, "op": op, "activations": "mxfp4"} for op, shape in tune.classes()),
+        *(
+            {"shape": shape, "op": getattr(mx, op), "activations": "mxfp4"}
+            for op, shape in tune.classes()
+        ),
         *({"shape": shape, "activations": mode} for shape in shapes for mode in ("bf16", "mxfp8")),
         *(
-            {"shape": shape, "op": "matmul", "activations": "mxfp8", "format": "mxfp8"}
+            {"shape": shape, "op": mx.matmul, "activations": "mxfp8", "format": "mxfp8"}
             for shape in shapes | products
         ),
     ]

@@ -271,7 +271,7 @@ def test_a_layer_that_encodes_its_rows_first_is_made_of_its_parts(rng, name, siz
 def test_tiles_are_wide_where_narrow_ones_take_another_round(rng, name, tokens, rows):
     """257 tiles of 192 columns are one more than compute units."""
     width = 256 * 192 + 32
-    question = {"op": "moe", "experts": 1, "slots": 1, "device": "gfx950"}
+    question = {"op": mx.moe, "experts": 1, "slots": 1, "device": "gfx950"}
     launches = mx.explain(tokens, 32, width, activations=types_of(name).left, **question).launches
     assert [one.cut for one in launches if one.cut] == [f"middle{rows}x256"] * 2
     found = layer(rng, name, tokens, 1, width, 32, 1)
@@ -373,7 +373,7 @@ def test_a_layer_has_the_same_bits_in_every_order_of_workgroups(rng, gate, name)
 )
 def test_the_columns_of_tiles_are_those_with_the_cheapest_rounds(experts, tokens, columns):
     """Of gpt-oss, 128 experts, 4096 tokens: 6 rounds of 160 x 256 for 8 of 160 x 192."""
-    size = {"op": "moe", "experts": experts, "slots": 4, "device": "gfx950"}
+    size = {"op": mx.moe, "experts": experts, "slots": 4, "device": "gfx950"}
     size |= {"activations": "mxfp4"}
     launches = mx.explain(tokens, 2880, 2880, **size).launches
     (down,) = (one for one in launches if one.name == "down")
@@ -387,7 +387,7 @@ def test_explain_says_what_is_launched(tokens, gate):
     for name in (*LAYERS[:7:3], SIXES[0]):
         kinds = 8, 0, *layers.gate_of(gate)
         launches, num_bytes = layers.launches_of(layers.program(), name, (*sizes, *kinds))
-        question = {"op": "moe", "experts": 5, "slots": 4, **GATES[gate]}
+        question = {"op": mx.moe, "experts": 5, "slots": 4, **GATES[gate]}
         question |= {"device": "gfx950", "activations": types_of(name).left}
         found = mx.explain(tokens, 160, 96, **question)
         assert found.workspace_bytes == num_bytes
@@ -397,7 +397,7 @@ def test_explain_says_what_is_launched(tokens, gate):
     for m in (1, 20, 300):
         (launch,) = layers.program().grouped(GROUPED[0], (m, 160, 96, 5))
         (one,) = mx.explain(
-            m, 160, 96, device="gfx950", op="grouped_linear", experts=5, activations="mxfp4"
+            m, 160, 96, device="gfx950", op=mx.grouped_linear, experts=5, activations="mxfp4"
         ).launches
         assert (one.grid, one.threads) == (launch["grid"], launch["threads"])
 

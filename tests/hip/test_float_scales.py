@@ -35,7 +35,7 @@ def assert_product(out, left, right):
 @deep
 def test_the_first_middle_tile_with_scales_of_rows_is_within_the_bound(gpu, rng):
     m, n, k = SHAPE
-    choice = mx.explain(m, n, k, device=DEVICE, op="matmul", activations="fp8", format="fp8")
+    choice = mx.explain(m, n, k, device=DEVICE, op=mx.matmul, activations="fp8", format="fp8")
     assert "interleaved" in choice.kernel
     rows, columns = choice.tile
     (a, left), (w, right) = (quantized(numbers(rng, size, k), "fp8") for size in (m, n))
@@ -93,7 +93,7 @@ def test_codes_of_eight_bits_have_tiles_for_any_number_of_rows(activations, form
     kinds = []
     for m in (1, 64, 200, 512, 1024, 4096):
         choice = mx.explain(
-            m, 7168, 2048, device=DEVICE, op="matmul", activations=activations, format=format
+            m, 7168, 2048, device=DEVICE, op=mx.matmul, activations=activations, format=format
         )
         rows, columns = choice.tile
         tiles = -(-m // rows) * -(-7168 // columns)

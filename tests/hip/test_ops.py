@@ -175,7 +175,7 @@ def test_matmul_gives_the_bits_of_linear(gpu, rng, shape):
 @pytest.mark.deep
 @pytest.mark.parametrize("shape", MANY_ROWS)
 def test_the_first_tile_of_many_rows_is_within_the_bound(gpu, rng, shape):
-    choice = mx.explain(*shape, device=DEVICE, op="matmul")
+    choice = mx.explain(*shape, device=DEVICE, op=mx.matmul)
     assert "interleaved" in choice.kernel and choice.k_tail and choice.splits == 1
     (m, n, k), (rows, columns) = shape, choice.tile
     gpu.groups = [0]
@@ -269,7 +269,7 @@ def test_linear_with_scales_of_blocks_is_within_the_bound(gpu, rng, shape):
 @deep
 def test_the_first_tile_of_many_rows_with_scales_of_rows_is_within_the_bound(gpu, rng):
     m, n, k = 2049, 2048, 544
-    choice = mx.explain(m, n, k, device=DEVICE, op="matmul", activations="fp8", format="fp8")
+    choice = mx.explain(m, n, k, device=DEVICE, op=mx.matmul, activations="fp8", format="fp8")
     assert "ping_pong" in choice.kernel
     rows, columns = choice.tile
     (a, left), (w, right) = (float_scaled(rng, size, k, "fp8") for size in (m, n))

@@ -111,7 +111,7 @@ def test_explain_says_what_experts_launch(rows, fmt, mode):
     for op, (launches, *_) in made.items():
         question = {"device": "cuda", "format": fmt, "experts": count, **rules}
         question |= {"slots": slots} if op == "moe" else {}
-        found = mx.explain(rows, n, k, op=op, **question)
+        found = mx.explain(rows, n, k, op=getattr(mx, op), **question)
         assert len(found.launches) == len(launches)
         for said, launch in zip(found.launches, launches, strict=True):
             file = said.kernel.removesuffix(".mojo").replace("/", "_")

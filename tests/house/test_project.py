@@ -193,7 +193,11 @@ def test_the_workflows_run_what_ci_run_and_nightly_do_room_by_room():
     rooms = sorted({path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")})
     for name, commands in {
         "ci": [".ci/run lint", ".ci/run ${{ matrix.part }} ${{ matrix.rooms }}", ".ci/run test"],
-        "nightly": ['make test-nightly ARGS="${{ matrix.rooms }}"'],
+        "nightly": [
+            'make test-nightly ARGS="${{ matrix.rooms }}"',
+            "make .venv/.ready && .venv/bin/pip install --upgrade torch transformers",
+            'make test ARGS="tests/distributed tests/numerics tests/python"',
+        ],
     }.items():
         workflow = (folder / f"{name}.yml").read_text()
         assert re.findall(r"- run: (.*)", workflow) == commands
@@ -261,7 +265,21 @@ def test_a_wheel_carries_every_mojo_file_and_says_that_it_has_types():
         path.parent.relative_to(ROOT / "python") for path in (ROOT / "python").rglob("__init__.py")
     )
     packages = {".".join(room.parts) for room in rooms}
-    assert packages | {"mx_kernels.mojo_kernels"} == set(tool["packages"])
+    beside = {"mx_kernels.examples", "mx_kernels.mojo_kernels"}
+    assert packages | beside == set(tool["packages"])
+
+
+LONGEST_ENTRY = 200
+
+
+def test_the_changelog_has_a_line_an_entry_and_a_date_for_the_version():
+    lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
+    heads = [line for line in lines if line.startswith("## ")]
+    assert heads[0] == "## Unreleased"
+    assert re.fullmatch(rf"## {PYPROJECT['project']['version']} \(\d{{4}}-\d\d-\d\d\)", heads[1])
+    for line in lines[lines.index(heads[0]) :]:
+        assert not line or line.startswith(("* ", "## ", "### ")), f"goes on: {line}"
+        assert len(line) <= LONGEST_ENTRY, line
 
 
 # The house

@@ -3,6 +3,7 @@
     python            run from top to bottom in one namespace; `>>>` lines show their real output
     mojo              compiled and run, one program a block
     sh                each line is run, in a cheap form where the real one takes minutes
+    dockerfile        `test_wheel.py` looks at it
     text, mermaid     not code
     a line of --8<--  a file of the repository, shown as it is
 
@@ -33,8 +34,8 @@ BIN = Path(sys.executable).parent
 DOCS = ROOT / "docs" / "pages"
 PAGES = [README, *(path for path in sorted(DOCS.rglob("*.md")) if "```" in path.read_text())]
 INCLUDED = "--8<--"
-EXAMPLE = re.compile(r"\bexamples[/.]")
-NOT_CODE = {"text", "mermaid"}
+EXAMPLE = re.compile(r"\bexamples[/. ]")
+NOT_CODE = {"text", "mermaid", "dockerfile"}
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,16 @@ def run_command(command: str) -> None:
             run(["make", "--dry-run", *targets])
         case ["pixi", "run", task]:
             assert task in tomllib.loads((ROOT / "pixi.toml").read_text())["tasks"]
-        case ["pip", "install", *_, target]:
+        case ["pip", "install", "uv"]:
+            pass
+        case ["pip", "install", *_, target] | [
+            "uv",
+            "pip",
+            "install",
+            "--torch-backend",
+            "cpu",
+            target,
+        ]:
             here, url = r"(?:\.)(?:\[(.*)\])?", r"mx_kernels(?:\[(.*)\])? @ git\+ADDRESS"
             extras = re.fullmatch(f"{here}|{url}", target).groups()
             known = pyproject["project"]["optional-dependencies"]

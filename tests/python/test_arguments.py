@@ -281,13 +281,13 @@ CHANGES = {
     },
     mx.conversion_report: {},
     mx.explain: {
-        **{"device": "gfx950", "op": "matmul", "activations": "mxfp8", "format": "mxint8"},
-        "experts": beside(8, op="grouped_linear", device="gfx950"),
-        "slots": beside(2, op="moe", device="gfx950", experts=8),
-        "activation": beside("silu", op="moe", device="gfx950", experts=8, slots=2),
-        "interleaved": beside(False, op="moe", device="gfx950", experts=8, slots=2),
+        **{"device": "gfx950", "op": mx.matmul, "activations": "mxfp8", "format": "mxint8"},
+        "experts": beside(8, op=mx.grouped_linear, device="gfx950"),
+        "slots": beside(2, op=mx.moe, device="gfx950", experts=8),
+        "activation": beside("silu", op=mx.moe, device="gfx950", experts=8, slots=2),
+        "interleaved": beside(False, op=mx.moe, device="gfx950", experts=8, slots=2),
         "by_columns": beside(
-            True, op="matmul", device="gfx950", activations="fp8_block", format="fp8_block_2d"
+            True, op=mx.matmul, device="gfx950", activations="fp8_block", format="fp8_block_2d"
         ),
     },
     mx.load: {"device": "meta", "preshuffle": False, "progress": True, "join_experts": False},
@@ -430,7 +430,7 @@ REFUSED = [
     (mx.layer_norm_quantize, "bias", {"bias": floats(K)}),
     (mx.gate_quantize, "interleaved", {"up": floats(5, K), "interleaved": True}),
     (mx.explain, "experts", {"experts": 4}),
-    (mx.explain, "slots", {"slots": 2, "op": "grouped_linear", "experts": 4, "device": "cuda"}),
+    (mx.explain, "slots", {"slots": 2, "op": mx.grouped_linear, "experts": 4, "device": "cuda"}),
     (mx.explain, "activation", {"activation": "silu"}),
     (mx.explain, "interleaved", {"interleaved": False}),
     (mx.explain, "by_columns", {"by_columns": True}),

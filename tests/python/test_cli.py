@@ -70,6 +70,7 @@ def test_every_variable_of_ours_is_known_and_on_a_page():
 
 def test_build_prints_the_paths_of_the_modules_that_are_used():
     paths = [native.find_or_build(), native.find_or_build(extension=native.plans_extension())]
+    paths.append(native.keep_runtime(paths))
     assert command("build").split() == list(map(str, paths))
     assert command("build", "--level", levels.pick().name).split() == list(map(str, paths))
 
@@ -89,6 +90,41 @@ def test_explain_says_what_the_function_says():
     text = command("explain", 1, 64, 64, "--activations", "bf16", "--format", "mxfp8")
     assert text.strip() == str(mx.explain(1, 64, 64, activations="bf16", format="mxfp8"))
     layer = "--op", "moe", "--experts", 8, "--slots", 2, "--device", "gfx950"
-    found = mx.explain(4, 64, 96, op="moe", experts=8, slots=2, device="gfx950")
+    found = mx.explain(4, 64, 96, op=mx.moe, experts=8, slots=2, device="gfx950")
     assert command("explain", 4, 64, 96, *layer).strip() == str(found)
     assert "error: device: got 'tpu'" in command("explain", 1, 2, 32, "--device", "tpu", code=2)
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_examples_are_listed_copied_and_run(tmp_path):
+    text, stems = command("examples"), {path.stem for path in EXAMPLES.glob("*.py")}
+    assert {line.split()[0] for line in text.splitlines()[:-2]} == stems
+    assert f"in {EXAMPLES};" in text
+    command("examples", "--copy", tmp_path / "all")
+    files = {path.name: path.read_bytes() for path in EXAMPLES.iterdir() if path.is_file()}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "all").iterdir()} == files
+    command("examples", "gfx950_kernel", "--copy", tmp_path / "one")
+    assert {path.name for path in (tmp_path / "one").iterdir()} == {
+        "gfx950_kernel.py", "gfx950_kernel.mojo",
+    }  # fmt: skip
+    assert "File exists" in command("examples", "--copy", tmp_path / "one", code=2)
+    assert "error: NAME: got 'none', expected calibrate, " in command("examples", "none", code=2)
+
+
+def test_an_example_gets_the_arguments_behind_its_name_and_gives_its_exit_code(monkeypatch):
+    ran = []
+
+    def run(words, check):
+        ran.append(words[1:])
+        return subprocess.CompletedProcess(words, 3)
+
+    monkeypatch.setattr("mx_kernels.cli.subprocess.run", run)
+    command("examples", "gpt_oss", "FOLDER", "--ids", "5 70", code=3)
+    command("examples", "two_ranks", code=3)
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    assert ran == [
+        [str(EXAMPLES / "gpt_oss.py"), "FOLDER", "--ids", "5 70"],
+        [*launcher, str(EXAMPLES / "two_ranks.py")],
+    ]

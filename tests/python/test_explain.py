@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 
 import mx_kernels as mx
 from cases import every_pair
@@ -21,7 +22,7 @@ EXTREMES = itertools.product(
 )
 
 
-@pytest.mark.parametrize("op", ["linear", "matmul"])
+@pytest.mark.parametrize("op", [mx.linear, mx.matmul])
 @pytest.mark.parametrize("m, n, k", [*CONTEST, *EXTREMES])
 def test_the_grid_covers_the_product(m, n, k, op):
     found = mx.explain(m, n, k, device="gfx950", op=op)
@@ -49,19 +50,19 @@ def test_the_grid_covers_the_product(m, n, k, op):
 
 @pytest.mark.parametrize("m, n, k", CONTEST)
 def test_the_contest_shapes_occupy_the_compute_units(m, n, k):
-    for op in ("linear", "matmul"):
+    for op in (mx.linear, mx.matmul):
         found = mx.explain(m, n, k, device="gfx950", op=op)
         assert 64 <= np.prod(found.grid) <= 512
 
 
 def test_codes_of_hundreds_of_rows_have_kernels_of_their_own():
-    found = mx.explain(320, 7168, 8192, device="gfx950", op="matmul")
+    found = mx.explain(320, 7168, 8192, device="gfx950", op=mx.matmul)
     assert found.kernel == MIDDLE and found.cut == "middle160x128s2" and not found.quantizes_first
 
 
 @pytest.mark.parametrize("m, n, k", [(1024, 2880, 2880), (512, 6912, 1152), (2048, 512, 2880)])
 def test_a_k_that_ends_within_a_step_has_them_too(m, n, k):
-    for op in ("matmul", "linear"):
+    for op in (mx.matmul, mx.linear):
         found = mx.explain(m, n, k, device="gfx950", op=op)
         assert found.kernel == MIDDLE and found.k_tail and found.chunk_k == 256
 
@@ -69,7 +70,7 @@ def test_a_k_that_ends_within_a_step_has_them_too(m, n, k):
 def test_all_tiles_that_share_k_find_room_to_add_up():
     """As many as there are compute units for, of weights from narrow to wide."""
     counted = [
-        mx.explain(m, n, k, device="gfx950", op="matmul", activations=kind, format=kind)
+        mx.explain(m, n, k, device="gfx950", op=mx.matmul, activations=kind, format=kind)
         for kind in ("mxfp4", "mxfp8")
         for m in range(64, 8193, 64)
         for n in (1, 200, 576, 1024)
@@ -81,7 +82,7 @@ def test_all_tiles_that_share_k_find_room_to_add_up():
 
 @pytest.mark.parametrize("m, n, k", [(320, 7168, 8192), (512, 4096, 4096), (96, 4096, 14336)])
 def test_floats_of_hundreds_of_rows_become_codes_in_a_launch_before(m, n, k):
-    codes, floats = (mx.explain(m, n, k, device="gfx950", op=op) for op in ("matmul", "linear"))
+    codes, floats = (mx.explain(m, n, k, device="gfx950", op=op) for op in (mx.matmul, mx.linear))
     assert floats.quantizes_first and floats.kernel == MIDDLE and floats.cut == codes.cut
     assert "floats encoded in a launch before, then cdna4/interleaved/kernel.mojo" in str(floats)
     assert floats.counter_bytes == codes.counter_bytes
@@ -95,7 +96,7 @@ def test_few_rows_and_very_many_are_encoded_on_the_way(shape):
     assert not mx.explain(*shape, device="gfx950").quantizes_first
 
 
-@pytest.mark.parametrize("op", ["linear", "matmul"])
+@pytest.mark.parametrize("op", [mx.linear, mx.matmul])
 def test_large_tiles_are_for_many_rows(op):
     few, many = (mx.explain(m, 8192, 8192, device="gfx950", op=op) for m in (16, 8192))
     assert few.kernel == DECODE and few.cut.startswith("m1n")
@@ -104,15 +105,15 @@ def test_large_tiles_are_for_many_rows(op):
 
 
 @pytest.mark.parametrize("left, right", [("mxfp8", "mxfp4"), ("mxfp8", "mxfp8")])
-@pytest.mark.parametrize("op", ["linear", "matmul"])
+@pytest.mark.parametrize("op", [mx.linear, mx.matmul])
 def test_large_tiles_are_for_many_rows_of_eight_bits_too(op, left, right):
     few, low, many = (
         mx.explain(m, 4096, 4096, device="gfx950", op=op, activations=left, format=right)
         for m in (16, 1024, 8192)
     )
     assert few.kernel == DECODE and many.cut == "prefill256"
-    assert low.cut == ("prefill128" if op == "linear" else "middle128x128")
-    codes = 8192 * 4096 if op == "linear" else 0
+    assert low.cut == ("prefill128" if op is mx.linear else "middle128x128")
+    codes = 8192 * 4096 if op is mx.linear else 0
     assert many.workspace_bytes == many.counter_bytes + 8192 * 4096 // 32 + codes
 
 
@@ -135,7 +136,7 @@ def test_the_cpu_explains_its_level_and_what_it_multiplies():
 @every_pair
 def test_the_cpu_explains_every_pair(pair):
     left, right = pair
-    for op in ("linear", "matmul"):
+    for op in (mx.linear, mx.matmul):
         found = mx.explain(4, 64, 96, op=op, activations=left, format=right)
         assert (found.activations, found.format) == (left, right)
         assert f"{left} x {right} on cpu" in str(found)
@@ -149,7 +150,7 @@ def test_gfx950_multiplies_floats_like_codes_of_formats_with_float_scales(left, 
     formats = {"device": "gfx950", "activations": left, "format": right}
     for m, kernel in ((16, "streaming"), (8192, "ping_pong")):
         linear = mx.explain(m, 8192, 8192, **formats)
-        matmul = mx.explain(m, 8192, 8192, op="matmul", **formats)
+        matmul = mx.explain(m, 8192, 8192, op=mx.matmul, **formats)
         assert (linear.kernel, linear.tile, linear.grid) == (
             matmul.kernel,
             matmul.tile,
@@ -175,7 +176,7 @@ def test_gfx950_explains_activations_of_more_than_four_bits(activations):
 
 
 def test_gfx950_explains_codes_that_lie_by_columns():
-    asked = {"op": "matmul", "activations": "fp8_block", "format": "fp8_block_2d"}
+    asked = {"op": mx.matmul, "activations": "fp8_block", "format": "fp8_block_2d"}
     few, many = (
         mx.explain(m, 4096, 4096, device="gfx950", by_columns=True, **asked) for m in (64, 8192)
     )
@@ -185,13 +186,13 @@ def test_gfx950_explains_codes_that_lie_by_columns():
     with pytest.raises(ValueError, match="by_columns: got True with op='matmul', device='cpu'"):
         mx.explain(64, 4096, 4096, device="cpu", by_columns=True, **asked)
     with pytest.raises(ValueError, match="got activations 'fp8' x weights 'fp8', for which gfx950"):
-        asked = {"op": "matmul", "activations": "fp8", "format": "fp8"}
+        asked = {"op": mx.matmul, "activations": "fp8", "format": "fp8"}
         mx.explain(64, 4096, 4096, device="gfx950", by_columns=True, **asked)
 
 
-def explained(tokens, op="moe", **question):
+def explained(tokens, op=mx.moe, **question):
     """Asks about a layer of gpt-oss-20b, or about its first product."""
-    n, slots = (2880, 4) if op == "moe" else (5760, 0)
+    n, slots = (2880, 4) if op is mx.moe else (5760, 0)
     named = {"op": op, "experts": 32, "slots": slots, "activations": "mxfp4"}
     question = {"device": "gfx950", **named, **question}
     return mx.explain(tokens, n, 2880, **question)
@@ -241,7 +242,7 @@ def test_gates_that_are_not_neighbours_take_a_launch():
 
 
 def test_a_grouped_product_is_explained_as_one_launch():
-    found = explained(4096, "grouped_linear")
+    found = explained(4096, mx.grouped_linear)
     (launch,) = found.launches
     assert (found.slots, found.workspace_bytes, launch.tile) == (0, 0, (64, 64))
     assert "more rows than the largest tile" in str(found)
@@ -250,17 +251,17 @@ def test_a_grouped_product_is_explained_as_one_launch():
 
 
 @pytest.mark.parametrize("activations", ["mxfp4", "mxfp8", "mxfp8_e5m2", "bf16"])
-@pytest.mark.parametrize("op", ["moe", "grouped_linear"])
+@pytest.mark.parametrize("op", [mx.moe, mx.grouped_linear])
 def test_hopper_lists_rows_of_experts_where_each_has_many(op, activations):
     question = {"device": "cuda", "activations": activations}
-    rows_of_token = 4 if op == "moe" else 1
+    rows_of_token = 4 if op is mx.moe else 1
     few, some, many = (
         explained(rows // rows_of_token, op, **question) for rows in (64, 512, 16384)
     )
-    names = ["gate_up", "down", "add"] if op == "moe" else ["product"]
+    names = ["gate_up", "down", "add"] if op is mx.moe else ["product"]
     assert [launch.name for launch in few.launches] == names
     stages = ["route", "stage", "gate_up", "stage", "down", "add"]
-    stages = stages if op == "moe" else ["route", "stage", "product"]
+    stages = stages if op is mx.moe else ["route", "stage", "product"]
     assert [launch.name for launch in many.launches] == stages
     files = "streaming/kernel", "gemm_rs_bf16", "gemm_rs_bf16"
     if activations == "bf16":
@@ -279,7 +280,7 @@ def test_hopper_lists_rows_of_experts_where_each_has_many(op, activations):
     assert many.workspace_bytes > some.workspace_bytes >= few.workspace_bytes
     has_stages = stages != ["product"]
     assert (some.workspace_bytes > few.workspace_bytes) == has_stages
-    assert (few.workspace_bytes > 0) == (op == "moe")
+    assert (few.workspace_bytes > 0) == (op is mx.moe)
 
 
 def test_other_formats_of_experts_have_the_portable_kernel_on_cuda():
@@ -302,7 +303,81 @@ def test_an_impossible_question_about_experts_says_what_is_expected(question, er
     with pytest.raises(error, match=message):
         explained(64, **question)
     with pytest.raises(ValueError, match="n: got 100, expected a multiple of 32"):
-        mx.explain(4, 100, 96, device="gfx950", op="moe", experts=4, slots=2)
+        mx.explain(4, 100, 96, device="gfx950", op=mx.moe, experts=4, slots=2)
+
+
+E, K = 8, 96
+LAYER = {"experts": E, "slots": 2, "device": "gfx950"}
+
+
+def weights_of(operands):
+    """Returns operands, with an MXTensor [64, K] in place of the name of a format."""
+    return [
+        mx.quantize(torch.ones(64, K), format=one) if isinstance(one, str) else one
+        for one in operands
+    ]
+
+
+@pytest.mark.parametrize(
+    "operation, operands, sizes, options",
+    [
+        (mx.linear, (torch.ones(2, 3, K), "mxfp8"), (6, 64), {"format": "mxfp8"}),
+        (mx.linear, ((1, K), (64, K)), (1, 64), {"device": "gfx950", "activations": "bf16"}),
+        (mx.matmul, ("mxfp8", "mxfp4"), (64, 64), {"activations": "mxfp8"}),
+        (mx.matmul, ((4, K), "mxfp4"), (4, 64), {"activations": "mxint8"}),
+        (mx.moe, (np.ones((4, K)), (E, 128, K)), (4, 64), {**LAYER, "activation": "silu"}),
+        (mx.moe, ((4, K), (E, 64, K)), (4, 64), {**LAYER, "activation": "relu2"}),
+        (mx.grouped_linear, ((4, K), (E, 64, K)), (4, 64), {**LAYER, "slots": 0}),
+    ],
+)
+def test_a_call_with_operands_asks_what_their_sizes_ask(operation, operands, sizes, options):
+    operands = weights_of(operands)
+    told = {"experts"} | ({"format"} if isinstance(operands[1], mx.MXTensor) else set())
+    told |= {"activations"} if isinstance(operands[0], mx.MXTensor) else set()
+    stated = {name: value for name, value in options.items() if name not in told}
+    assert mx.explain(operation, *operands, **stated) == mx.explain(
+        *sizes, K, op=operation, **options
+    )
+
+
+@pytest.mark.parametrize(
+    "operation, operands, options, message",
+    [
+        (mx.linear, ("mxfp4", "mxfp4"), {}, "x: got MXTensor for linear, expected floats or"),
+        (mx.matmul, (torch.ones(4, K), "mxfp4"), {}, "x: got Tensor for matmul, expected an MX"),
+        (
+            mx.linear,
+            ((4, K), "mxfp4"),
+            {"format": "mxfp8"},
+            "format: got 'mxfp8' beside 'mxfp4'",
+        ),
+        (mx.matmul, ("mxfp8",) * 2, {"activations": "mxfp4"}, "activations: got 'mxfp4' beside"),
+        (mx.linear, ((4, 64), "mxfp4"), {}, r"x and w: got \[4, 64\] and \[64, 96\], expected"),
+        (mx.moe, ((4, K), "mxfp4"), {"slots": 1}, r"expected \[..., K\] and \[E, N, K\]"),
+        (
+            mx.linear,
+            ((4, K), (64, K)),
+            {"op": mx.linear},
+            "op: got .* beside operands, expected none",
+        ),
+        (mx.linear, ((4, K), (64, K)), {"experts": 2}, "experts: got 2 beside operands"),
+        (
+            mx.quantize,
+            ((4, K), (64, K)),
+            {},
+            "op: got <function quantize.*expected mx_kernels.linear",
+        ),
+    ],
+)
+def test_operands_that_do_not_fit_are_named(operation, operands, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        mx.explain(operation, *weights_of(operands), **options)
+
+
+def test_the_name_of_an_operation_is_deprecated():
+    with pytest.warns(DeprecationWarning, match=r"op=mx_kernels\.matmul, or the call") as warned:
+        found = mx.explain(4, 64, K, op="matmul")
+    assert (found, warned[0].filename) == (mx.explain(4, 64, K, op=mx.matmul), __file__)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +386,7 @@ def test_an_impossible_question_about_experts_says_what_is_expected(question, er
         ({"activations": "mxint8"}, "got activations 'mxint8' x weights 'mxfp4', for which gfx950"),
         ({"format": "mxint8"}, "has no kernel, expected one of bf16 x mxfp4, fp8 x fp8, "),
         ({"activations": "bf16", "format": "mxfp8"}, "got activations 'bf16' x weights 'mxfp8'"),
-        ({"activations": "bf16", "op": "matmul"}, "format: got 'bf16', expected mxfp4 or"),
+        ({"activations": "bf16", "op": mx.matmul}, "format: got 'bf16', expected mxfp4 or"),
         ({"activations": "fp6"}, "activations: got 'fp6', expected 'mxfp4' or"),
     ],
 )

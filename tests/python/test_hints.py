@@ -153,9 +153,14 @@ def test_checkpoints_are_tensors_by_name(tmp_path: Path) -> None:
 def test_an_explanation_is_of_the_product() -> None:
     one = mx.explain(4, 32, 64, activations="bf16")
     assert_type(one, Explanation)
-    layer = mx.explain(4, 32, 64, device="gfx950", op="moe", experts=8, slots=2)
+    layer = mx.explain(4, 32, 64, device="gfx950", op=mx.moe, experts=8, slots=2)
     assert_type(layer, ExpertsExplanation)
-    assert (type(one), type(layer)) == (Explanation, ExpertsExplanation)
+    asked = mx.explain(mx.linear, (4, 64), mx.quantize(WEIGHT))
+    assert_type(asked, Explanation | ExpertsExplanation)
+    assert [type(found) for found in (one, asked, layer)] == [
+        *[Explanation] * 2,
+        ExpertsExplanation,
+    ]
 
 
 def refused(name: str) -> "pytest.RaisesExc[TypeError | ValueError]":

@@ -1,4 +1,4 @@
-"""MXTensor around torch: offload, files, comparisons, DDP, averages of models, transforms."""
+"""MXTensor around torch: offload, files, comparisons, DDP, averages of models, torchao."""
 
 import copy
 import gc
@@ -14,9 +14,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd import forward_ad as fwd
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
+from torchao.quantization import quantize_
 
 import mx_kernels as mx
 from cases import DTYPES, FLOAT_FORMATS, FORMATS, LAYOUTS
+from mx_kernels.integrations import torchao
 from mx_kernels.integrations.offload import from_floats, in_floats
 from mx_kernels.integrations.torch_distributed import Bucket
 
@@ -352,3 +354,42 @@ def test_what_transforms_cannot_do_is_said():
     ):
         with pytest.raises(NotImplementedError, match=r"got .*, expected"):
             call()
+
+
+# torchao
+
+
+def test_torchaos_quantize_makes_the_layers_that_convert_makes():
+    model, x = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 64)), torch.randn(5, 64)
+    expected = mx.convert(copy.deepcopy(model), keep="2", format="mxfp8", activations="mxint8")
+    config = torchao.MXConfig(format="mxfp8", activations="mxint8")
+    quantize_(model, config, lambda module, name: name == "0")
+    assert [type(layer) for layer in model] == [mx.MXLinear, nn.ReLU, nn.Linear]
+    assert torch.equal(model(x), expected(x))
+    first = model[0]
+    quantize_(model, torchao.MXConfig())
+    assert model[0] is first and type(model[2]) is mx.MXLinear
+    assert (model[2].weight.format, model[2].activations) == ("mxfp4", "mxint8")
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: quantize_(nn.Sequential(nn.Linear(33, 64)), torchao.MXConfig()), "33"),
+        (
+            lambda: quantize_(nn.Sequential(Doubled(64, 64)), torchao.MXConfig()),
+            "got Doubled, expe",
+        ),
+        (lambda: torchao.MXConfig(format="mxfp5"), "format: got 'mxfp5'"),
+        (lambda: torchao.MXConfig(activations="mxfp5"), "activations: got 'mxfp5'"),
+        (lambda: torchao.MXConfig(rounding="up"), "rounding: got 'up'"),
+    ],
+)
+def test_what_torchao_cannot_have_is_named(make, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make()

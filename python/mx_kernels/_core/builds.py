@@ -47,6 +47,7 @@ KEPT_SECONDS = 24 * 3600
 SCRATCH = ".build-"
 """What the names of folders begin with in which files are made."""
 LINKERS = ("cc", "gcc", "clang")
+TOOLCHAIN = ("mojo", "max")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 PR_SET_PDEATHSIG = 1
 IMPORT = re.compile(
@@ -167,6 +168,8 @@ class Build:
     """What is going on while it is made, for the user."""
     make: Callable[[Path], None]
     """Writes it to a path."""
+    is_compiled: bool = True
+    """Whether that takes the compiler."""
 
     def path(self, cache: Path | None = None) -> Path:
         """Returns where the file is or will be.
@@ -214,6 +217,8 @@ class Build:
                 return target
             if self.is_there(cache) and not is_quiet:
                 warn(f"{target} is not what was built: cut or changed, or its mark is missing")
+            if self.is_compiled and not has_compiler():
+                raise no_compiler(target)
             cache.mkdir(mode=0o755, parents=True, exist_ok=True)
             target.parent.mkdir(mode=0o755, exist_ok=True)
             self.is_there(cache)  # Nothing is written where others can write.
@@ -318,25 +323,51 @@ def absolute(path: str, variable: str) -> Path:
 def toolchain() -> str:
     """Returns the versions of what kernels are compiled from, besides our own sources.
 
+    Without the compiler they are those that we ask for: what it made of them may be in the cache.
+
     Raises:
-        NativeBuildError: if there is no compiler.
+        NativeBuildError: if there is no compiler, and nothing says which one we ask for.
     """
+    if versions := has_compiler():
+        return " ".join(versions)
+    pins = [_pinned(name).partition("==")[2] for name in TOOLCHAIN]
+    if not all(pins):
+        raise no_compiler()
+    return " ".join(pins)
+
+
+def has_compiler() -> tuple[str, ...]:
+    """Returns the versions of Mojo and MAX; nothing unless both are installed."""
     try:
-        return f"{importlib.metadata.version('mojo')} {importlib.metadata.version('max')}"
-    except importlib.metadata.PackageNotFoundError as error:
-        raise NativeBuildError(
-            "the Mojo compiler is not installed in this environment; it comes with "
-            f"`pip install mx_kernels`, or install {_pinned_mojo()}"
-        ) from error
+        return tuple(map(importlib.metadata.version, TOOLCHAIN))
+    except importlib.metadata.PackageNotFoundError:
+        return ()
 
 
-def _pinned_mojo() -> str:
-    """The requirement on Mojo, read from our own metadata."""
+def no_compiler(path: Path | None = None) -> NativeBuildError:
+    """Returns what to raise where there is no compiler.
+
+    Args:
+        path: the file of the cache that it would have made; None for none in particular.
+    """
+    there = ""
+    if path:
+        folders = sorted(one.name for one in path.parents[1].glob(f"*-{'?' * HASH_DIGITS}"))
+        there = f", and {path} is not in the cache, which has {', '.join(folders) or 'nothing'}"
+    return NativeBuildError(
+        f"the Mojo compiler is not installed in this environment{there}; it comes with `pip "
+        f"install mx_kernels`, or install {_pinned('mojo')}, or fill the cache where there is one, "
+        "for this CPU's level and this Python: `python -m mx_kernels build --level ...`"
+    )
+
+
+def _pinned(name: str) -> str:
+    """The requirement on Mojo or MAX, read from our own metadata."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for requirement in importlib.metadata.requires("mx_kernels") or []:
-            if requirement.startswith("mojo"):
+            if re.match(rf"{name}\b(?!-)", requirement):
                 return requirement
-    return "mojo"
+    return name
 
 
 class Turn(enum.Enum):
@@ -501,7 +532,7 @@ def run_mojo(command: Sequence[str]) -> str:
         )
     except (ImportError, OSError, RuntimeError) as error:
         raise NativeBuildError(
-            f"the Mojo compiler cannot be started: {error}; reinstall {_pinned_mojo()}"
+            f"the Mojo compiler cannot be started: {error}; reinstall {_pinned('mojo')}"
         ) from error
     if result.returncode != 0:
         raise NativeBuildError(_explain(command, result.stdout + result.stderr))

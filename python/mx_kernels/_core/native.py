@@ -7,6 +7,7 @@ the architecture of the GPU, into the cache of `builds.py`:
     <level>-<hash>/_mx_kernels_plans.so
     <architecture>-<level>-<hash>/_mx_kernels_gpu.so
     <architecture>-<level>-<hash>/_mx_kernels_hip_product-<defines>.so
+    runtime-<hash>/lib*.so              what modules are linked to, for hosts without the compiler
 
 Environment variables:
 
@@ -32,15 +33,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import importlib.util
 import os
 import platform
 import re
+import shutil
 import struct
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.machinery import ExtensionFileLoader
@@ -62,6 +65,11 @@ LAST_WORDS = re.compile(rb"\nmx_kernels module (.+) for CPU (\S+)\n\Z")
 """What a module says of itself at its end, which nothing loads."""
 RUNTIME = ("libKGENCompilerRTShared.so", "libAsyncRTMojoBindings.so", "libMGPRT.so")
 """Libraries of the Mojo package that modules are linked to."""
+RUNTIME_BESIDE = {
+    RUNTIME[0]: ("libMSupportGlobals.so", "libAsyncRTRuntimeGlobals.so"),
+    RUNTIME[2]: ("libNVPTX.so",),
+}
+"""What some of them load in turn, and load themselves later."""
 BASE = ("KERNEL=0",)
 FIRST_PRODUCTS = ("KERNEL=1", "RIGHT=0")
 _KIND, _LEFT = MULTIPLY.at("left.kind"), MULTIPLY.at("left.format")
@@ -322,13 +330,63 @@ def _load_runtime(module: Path) -> None:
     """Loads what a module is linked to from this environment, so that it is found by its name.
 
     A module carries the path of the libraries that it was built with, which another environment
-    may have had, and taken away since. Without a Mojo package they are the loader's to find.
+    may have had, and taken away since. Without a Mojo package they are those that `keep_runtime`
+    put into the cache, or the loader's to find.
     """
-    package, content = importlib.util.find_spec("modular"), module.read_bytes()
-    for folder in (package and package.submodule_search_locations) or ():
-        for name in RUNTIME:
-            if name.encode() in content:
-                ctypes.CDLL(str(Path(folder) / "lib" / name))
+    folders, needed = _runtime_folders(), _needed_by(module)
+    for name in needed if folders else ():
+        if name in RUNTIME:
+            ctypes.CDLL(str(folders[0] / name))
+    for build in () if folders else _runtime_builds(needed):
+        if build.is_whole():
+            ctypes.CDLL(str(build.path()))
+
+
+def keep_runtime(modules: Iterable[Path], cache: Path | None = None) -> Path:
+    """Copies what modules are linked to into the cache, and returns the folder.
+
+    With it they load where there is no Mojo package.
+
+    Args:
+        modules: files that were built.
+        cache: the cache folder; None for `cache_folder()`.
+
+    Raises:
+        NativeBuildError: if the cache cannot be written.
+    """
+    names = [name for module in modules for name in _needed_by(module)]
+    paths = [build.find_or_make(cache, is_quiet=True) for build in _runtime_builds(names)]
+    return paths[0].parent
+
+
+def _needed_by(module: Path) -> list[str]:
+    """Returns the libraries of the Mojo package that a module needs, each behind what it loads."""
+    content = module.read_bytes()
+    linked = [name for name in RUNTIME if name.encode() in content]
+    return [each for name in linked for each in (*RUNTIME_BESIDE.get(name, ()), name)]
+
+
+def _runtime_folders() -> list[Path]:
+    """Returns where this environment has them: a folder, or none."""
+    package = importlib.util.find_spec("modular")
+    folders = (
+        Path(place) / "lib" for place in (package and package.submodule_search_locations) or ()
+    )
+    return [folder for folder in folders if (folder / RUNTIME[0]).is_file()]
+
+
+def _runtime_builds(names: Iterable[str]) -> list[Build]:
+    """Returns libraries as files of the cache, copied from where this environment has them."""
+    facts = builds.toolchain(), platform.machine()
+    key = hashlib.sha256(" ".join(facts).encode()).hexdigest()[: builds.HASH_DIGITS]
+
+    def copy(target: Path) -> None:
+        shutil.copyfile(_runtime_folders()[0] / target.name, target)
+
+    return [
+        Build(f"runtime-{key}", name, f"copying {name}", copy, is_compiled=False)
+        for name in dict.fromkeys(names)
+    ]
 
 
 @contextlib.contextmanager
@@ -384,7 +442,7 @@ def find_or_load() -> ModuleType | Parts:
     whole = cpu_extension()
     if os.environ.get(whole.variable):
         return load_extension(whole)
-    if (build := whole.build()).is_there():
+    if (build := whole.build()).is_there() or not builds.has_compiler():
         return load_extension(whole, build)
     base, products = (cpu_extension(defines=parts) for parts in (BASE, FIRST_PRODUCTS))
     build, has_another_core = base.build(), len(os.sched_getaffinity(0)) > 1

@@ -1,6 +1,7 @@
 """Other libraries, one room each.
 
     transformers/         models with MX weights: loaded, saved, in 4 bits
+    torchao               `quantize_(model, MXConfig())`
     vllm/                 a plugin that vLLM finds by its entry point
     max_pipelines/        models of MAX, by `--custom-architectures mx_kernels.max_pipelines`
     distributed/          models over ranks: styles, experts, checkpoints
