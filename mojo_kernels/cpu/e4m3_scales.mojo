@@ -5,7 +5,8 @@ Bytes of sixteen rows are turned to columns, sixteen at a time. A column becomes
     floats       float32 bits, `doublings` added to the exponent
     looked up    1.m * 2**(e - 7): e and m where a float has them, and m again in the lowest bits;
                  zero and NaN: a float's bits and 8
-    bytes        `of_bytes` makes floats of them, `halved` such that are 2**120 too small
+    halved       floats that are 2**120 too small; others where one scale is not regular
+    bytes        `halved` makes these of them
 
 Words of regular scales, positive numbers that are not subnormal, take two instructions. A word
 that is looked up picks one of the sixteen of a factor's table (`products_by_word`); the sum of
@@ -70,7 +71,9 @@ def _word[is_regular: Bool, is_looked_up: Bool, doublings: Int](codes: Words) ->
 
 
 @fieldwise_init
-struct E4M3Stretch[blocks: Int, doublings: Int = 0, is_looked_up: Bool = False](ScaleStretch):
+struct E4M3Stretch[
+    blocks: Int, doublings: Int = 0, is_looked_up: Bool = False, is_halved: Bool = False
+](ScaleStretch):
     """The E4M3 scales of a panel in a stretch of K, as words: [block, tile, part, 16]."""
 
     comptime PARTS = BLOCK // E4M3_BLOCK
@@ -173,7 +176,9 @@ struct E4M3Stretch[blocks: Int, doublings: Int = 0, is_looked_up: Bool = False](
     @always_inline
     def _put[are_regular: Bool, are_looked_up: Bool](self, slot: Int, num_blocks: Int):
         """Stores the words of the columns of a tile."""
-        comptime word = _word[are_regular, are_looked_up, Self.doublings]
+        comptime HALVED = are_regular and Self.is_halved
+        comptime DOUBLINGS = -BYTE_HALVINGS if HALVED else Self.doublings
+        comptime word = _word[are_regular, are_looked_up, DOUBLINGS]
         for block in range(num_blocks):
             comptime for part in range(Self.PARTS):
                 var words = word(self._codes(slot, block, part))
@@ -183,11 +188,6 @@ struct E4M3Stretch[blocks: Int, doublings: Int = 0, is_looked_up: Bool = False](
     def of(self, slot: Int, block: Int, part: Int) -> Words:
         """Returns the scales of a part of a block of a tile."""
         return self.words.load[width=LANES](Coord(block + Self.AT_ONCE, slot, part, 0))
-
-    @always_inline
-    def of_bytes(self, slot: Int, block: Int, part: Int) -> Words:
-        """Returns scales that stayed bytes as floats."""
-        return _word[True, False, Self.doublings](self._codes(slot, block, part))
 
     @always_inline
     def halved(self, slot: Int, block: Int, part: Int) -> Words:

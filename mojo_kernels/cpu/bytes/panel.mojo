@@ -29,7 +29,8 @@ from ..panel import DecodedStretch, PANEL_TILES, PanelPart, PanelProduct, Weight
 from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
 from ..weights import WeightTiles, float64_scales, infinite_or_one
 from ..window import ScaleWindow
-from .activations import DOUBLED, ExpandedRows, FEW_ROWS, LIMITS, STRETCH_BLOCKS
+from .activations import DOUBLED, ExpandedRows, FEW_ROWS, HALVED_DOUBLINGS
+from .activations import LIMITS, STRETCH_BLOCKS
 from .dot import ActivationBytes, BlockDot, Lanes, Reach, WeightBytes
 from .integers import (
     ScaleKinds,
@@ -84,10 +85,8 @@ struct _DirectBytes[Weights: WeightTiles, scales: ScaleKinds, takes_bytes: Bool 
     @always_inline
     def unit_scales[part: Int](self, tile: Int, block: Int) -> Words:
         comptime if Self.Weights.format.scale == Scale.E4M3:
-            comptime if Self.takes_bytes and Self.scales.product() == ScaleProduct.LOOKED_UP:
+            comptime if Self.takes_bytes:
                 return self.e4m3.halved(tile, block, part)
-            elif Self.takes_bytes:
-                return self.e4m3.of_bytes(tile, block, part)
             else:
                 return self.e4m3.of(tile, block, part)
         else:
@@ -100,6 +99,7 @@ comptime _E4M3Scales[scales: ScaleKinds] = E4M3Stretch[
     SCALES_BLOCKS,
     -unit_shift[Element.E2M1](),
     scales.product() == ScaleProduct.LOOKED_UP,
+    scales.product() == ScaleProduct.BESIDE_POWERS,
 ]
 """E4M3 scales times the unit."""
 
@@ -252,7 +252,7 @@ def _product_of_scales[
         var factor = bitcast[DType.float32](of_row) * (UNIT / DOUBLED)
         return bitcast[DType.float32, LANES](of_columns) * factor
     elif product == ScaleProduct.BESIDE_POWERS:
-        comptime ONE = UInt32(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
+        comptime ONE = UInt32((F32_EXPONENT_BIAS - HALVED_DOUBLINGS) << F32_MANTISSA_BITS)
         return bitcast[DType.float32, LANES](of_columns) * bitcast[DType.float32](of_row + ONE)
     elif product != ScaleProduct.OF_EXPONENTS:
         return bitcast[DType.float32, LANES](of_columns) * bitcast[DType.float32](of_row)
