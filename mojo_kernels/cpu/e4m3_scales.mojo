@@ -130,14 +130,7 @@ struct E4M3Stretch[
     @always_inline
     def decode_tile[
         Weights: WeightTiles
-    ](
-        self,
-        weights: Weights,
-        at: PanelTile,
-        slot: Int,
-        num_blocks: Int,
-        ahead: Int,
-    ):
+    ](self, weights: Weights, at: PanelTile, slot: Int, num_blocks: Int, ahead: Int):
         """Decodes the scales of some blocks of a tile, and asks for those of a tile ahead."""
         self._put_words(slot, num_blocks, self._turn(weights, at, slot, num_blocks, ahead))
 

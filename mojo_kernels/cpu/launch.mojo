@@ -39,8 +39,8 @@ def prepare[W: RangeWork, T: Team](work: W, problem: RangedProblem, team: T):
 
 
 comptime MIN_TASK_PRODUCTS = 1 << 16
-"""Panels of a range with fewer are a task together: finding out which range it is, and what its panels
-share, takes as long as 4,000 products (Zen 4, 2026-11-30)."""
+"""Panels of a range with fewer are a task together: finding out which range it is, and what its
+panels share, takes as long as 4,000 products (Zen 4, 2026-11-30)."""
 
 
 @fieldwise_init

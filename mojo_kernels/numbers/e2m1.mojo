@@ -1,7 +1,7 @@
 """E2M1 by its tables: sixteen codes are few enough to count and to look up.
 
-An element is encoded and decoded by a byte shuffle. `encode` and `decode` come here for E2M1; the arithmetic they have for wider
-elements gives the same numbers, slower.
+An element is encoded and decoded by a byte shuffle. `encode` and `decode` come here for E2M1; the
+arithmetic they have for wider elements gives the same numbers, slower.
 """
 
 from std.math import iota
@@ -48,8 +48,9 @@ def f32_bits_of_quarters(quarters: SIMD[DType.uint32, ...], scale: UInt32) -> ty
     return bits
 
 
-# The codes of magnitudes from one half to eight, a quarter of a binade each. A magnitude at the lower
-# end of a quarter counts to that below, unless it is in the upper half of its binade: ties are even.
+# The codes of magnitudes from one half to eight, a quarter of a binade each. A magnitude at the
+# lower end of a quarter counts to that below, unless it is in the upper half of its binade: ties
+# are even.
 comptime CODES_OF_QUARTERS = SIMD[DType.uint8, 16](1, 1, 2, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 7)
 
 
@@ -59,7 +60,9 @@ def encode_magnitudes[
 ](
     magnitudes: SIMD[FloatBits[dtype].bits, width],
     scale: Scalar[FloatBits[dtype].bits],
-) -> SIMD[DType.uint8, width]:
+) -> SIMD[
+    DType.uint8, width
+]:
     """Returns the codes, without sign, of finite magnitudes divided by 2**(scale - 127).
 
     Rounds to nearest, ties to the even code, and saturates at 6.
@@ -89,7 +92,9 @@ def _encode_tiny[
 ](
     magnitudes: SIMD[FloatBits[dtype].bits, width],
     scale: Scalar[FloatBits[dtype].bits],
-) -> SIMD[DType.uint8, width]:
+) -> SIMD[
+    DType.uint8, width
+]:
     """Encodes like `encode_magnitudes` where the thresholds may be subnormal."""
     comptime source = FloatBits[dtype]
     comptime shift = UInt32(F32_MANTISSA_BITS - source.MANTISSA_BITS)

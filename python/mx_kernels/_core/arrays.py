@@ -277,8 +277,8 @@ def empty_scales(like: Array, shape: tuple[int, ...], fmt: Format) -> tuple[Tens
 def empty(like: Array, shape: tuple[int, ...], dtype: int | None = None) -> tuple[Array, int]:
     """Allocates floats of a dtype, of the kind of `like`, or bytes, torch's, where `like` lies.
 
-    Matrices, one or many, come from the functions that torch's own compiler calls for its allocations, in a
-    fifth of the time of `new_empty`.
+    Matrices, one or many, come from the functions that torch's own compiler calls for its
+    allocations, in a fifth of the time of `new_empty`.
 
     Returns:
         The array and its address.

@@ -248,8 +248,7 @@ def norm_arguments(
     is_fake=False,
     is_common=False,
 ):
-    """Checks what `norm_quantize` takes, but what is known to be common; returns what the call
-    takes."""
+    """Checks what `norm_quantize` takes, not what is common; returns what the call takes."""
     fmt, code, _ = checks.check_quantize(x, format, rounding)
     if not is_common:
         check_norm(x, weight, bias, residual, options)
@@ -279,8 +278,10 @@ def _empty_parts(x: Tensor, shape, fmt: Format) -> tuple[Tensor, Tensor]:
 def gate_arguments(
     x, up, options: GateOptions, format, rounding, given, *, is_fake=False, is_common=False
 ):
-    """Checks what `gate_quantize` takes, but what is known to be common; returns what the call
-    takes, and the shape of hidden numbers."""
+    """Checks what `gate_quantize` takes, not what is common; returns that, as the call has it.
+
+    The shape of hidden numbers stands behind it.
+    """
     chosen = chosen_gate(options)
     shape, rows = x.shape, x
     if not (is_common and chosen.row.is_gated):
