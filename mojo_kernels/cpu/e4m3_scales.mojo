@@ -5,7 +5,8 @@ Bytes of sixteen rows are turned to columns, sixteen at a time. A column becomes
     floats       float32 bits, `doublings` added to the exponent
     looked up    1.m * 2**(e - 7): e and m where a float has them, and m again in the lowest bits;
                  zero and NaN: a float's bits and 8
-    bytes        `halved` makes floats of them, 2**120 too small
+    halved       floats that are 2**120 too small; others where one scale is not regular
+    bytes        `halved` makes these of them
 
 Words of regular scales, positive numbers that are not subnormal, take two instructions. A word
 that is looked up picks one of the sixteen of a factor's table (`products_by_word`); the sum of
@@ -70,7 +71,9 @@ def _word[is_regular: Bool, is_looked_up: Bool, doublings: Int](codes: Words) ->
 
 
 @fieldwise_init
-struct E4M3Stretch[blocks: Int, doublings: Int = 0, is_looked_up: Bool = False](ScaleStretch):
+struct E4M3Stretch[
+    blocks: Int, doublings: Int = 0, is_looked_up: Bool = False, is_halved: Bool = False
+](ScaleStretch):
     """The E4M3 scales of a panel in a stretch of K, as words: [block, tile, part, 16]."""
 
     comptime PARTS = BLOCK // E4M3_BLOCK
@@ -80,10 +83,10 @@ struct E4M3Stretch[blocks: Int, doublings: Int = 0, is_looked_up: Bool = False](
     comptime BLOCKS = Self.blocks + Self.AT_ONCE
 
     var words: Tiles[DType.uint32, Self.BLOCKS, PANEL_TILES, Self.PARTS, LANES]
-    var columns: Tiles[DType.uint8, Self.BLOCKS, Self.PARTS, LANES]
-    """The bytes of a tile."""
-    var are_words: Tiles[DType.bool, 1]
-    """Whether what counts is the words, and not the bytes of one tile."""
+    var columns: Tiles[DType.uint8, PANEL_TILES, Self.BLOCKS, Self.PARTS, LANES]
+    """Their bytes."""
+    var are_regular: Tiles[DType.bool, 1]
+    """Whether all tiles that were decoded together have regular scales alone."""
 
     @staticmethod
     @always_inline
@@ -91,7 +94,7 @@ struct E4M3Stretch[blocks: Int, doublings: Int = 0, is_looked_up: Bool = False](
         """Returns memory that lives as long as the calling function."""
         return Self(
             on_stack[DType.uint32, Self.BLOCKS, PANEL_TILES, Self.PARTS, LANES](),
-            on_stack[DType.uint8, Self.BLOCKS, Self.PARTS, LANES](),
+            on_stack[DType.uint8, PANEL_TILES, Self.BLOCKS, Self.PARTS, LANES](),
             on_stack[DType.bool, 1](),
         )
 
@@ -106,29 +109,36 @@ struct E4M3Stretch[blocks: Int, doublings: Int = 0, is_looked_up: Bool = False](
         num_blocks: Int,
         takes_bytes: Bool = False,
     ):
-        """Decodes the scales of some tiles in the first `num_blocks` blocks, if they are E4M3;
-        those of one tile may stay bytes where they are regular.
+        """Decodes the scales of some tiles in the first `num_blocks` blocks, if they are E4M3; they
+        may stay bytes where they are regular.
 
         As a call it would be taken for one that writes nothing, and loads go ahead of it.
         """
         comptime if Weights.format.scale == Scale.E4M3:
+            var are_regular = True
             for slot in range(first_tile, last_tile):
                 var at, ahead = panel.place(slot, 0), panel.order.at(panel.panel + 1, slot)
-                self.decode_tile(panel.tiles, at, slot, num_blocks, ahead, takes_bytes)
+                var is_regular = self._turn(panel.tiles, at, slot, num_blocks, ahead)
+                are_regular = are_regular and is_regular
+            self.are_regular.store(Coord(0), are_regular)
+            for slot in range(first_tile, last_tile):
+                if not takes_bytes:
+                    self._put_words(slot, num_blocks, are_regular)
+                elif not are_regular:
+                    self._put[False, False](slot, num_blocks)
 
     @always_inline
     def decode_tile[
         Weights: WeightTiles
-    ](
-        self,
-        weights: Weights,
-        at: PanelTile,
-        slot: Int,
-        num_blocks: Int,
-        ahead: Int,
-        takes_bytes: Bool = False,
-    ):
+    ](self, weights: Weights, at: PanelTile, slot: Int, num_blocks: Int, ahead: Int):
         """Decodes the scales of some blocks of a tile, and asks for those of a tile ahead."""
+        self._put_words(slot, num_blocks, self._turn(weights, at, slot, num_blocks, ahead))
+
+    @always_inline
+    def _turn[
+        Weights: WeightTiles
+    ](self, weights: Weights, at: PanelTile, slot: Int, num_blocks: Int, ahead: Int) -> Bool:
+        """Turns the bytes of a tile to columns; says whether all are regular."""
         for block in range(num_blocks):
             weights.prefetch_e4m3(ahead, at.block + block)
         comptime COUNT = UInt8(UInt32(Element.E4M3.nan_code) - _SPECIAL)
@@ -139,32 +149,32 @@ struct E4M3Stretch[blocks: Int, doublings: Int = 0, is_looked_up: Bool = False](
                 var words = weights.e4m3_scales(at.tile, at.block + block)
                 comptime for part in range(Self.PARTS):
                     var bytes = (words >> UInt32(8 * part)).cast[DType.uint8]()
-                    self.columns.store(Coord(Self.AT_ONCE + block, part, 0), bytes)
+                    self.columns.store(Coord(slot, Self.AT_ONCE + block, part, 0), bytes)
             else:
                 var start = min(at.block + block, last_square)
                 var square = weights.e4m3_columns(at.tile, start)
                 comptime for i in range(E4M3_COLUMNS * LANES // STEP_BYTES):
                     var quarter = square.slice[STEP_BYTES, offset=i * STEP_BYTES]()
                     largest = max(largest, quarter - UInt8(_SPECIAL))
-                self.columns.store(Coord(Self.AT_ONCE + start - at.block, 0, 0), square)
-        var are_regular = last_square >= 0 and largest.lt(COUNT).reduce_and()
-        self.are_words.store(Coord(0), not (takes_bytes and are_regular))
+                self.columns.store(Coord(slot, Self.AT_ONCE + start - at.block, 0, 0), square)
+        return last_square >= 0 and largest.lt(COUNT).reduce_and()
+
+    @always_inline
+    def _put_words(self, slot: Int, num_blocks: Int, are_regular: Bool):
         if are_regular:
-            if not takes_bytes:
-                self._put[True, Self.is_looked_up](slot, num_blocks)
-        elif takes_bytes:
-            self._put[False, False](slot, num_blocks)
+            self._put[True, Self.is_looked_up](slot, num_blocks)
         else:
             self._put[False, Self.is_looked_up](slot, num_blocks)
 
     @always_inline
     def _put[are_regular: Bool, are_looked_up: Bool](self, slot: Int, num_blocks: Int):
         """Stores the words of the columns of a tile."""
-        comptime word = _word[are_regular, are_looked_up, Self.doublings]
+        comptime HALVED = are_regular and Self.is_halved
+        comptime DOUBLINGS = -BYTE_HALVINGS if HALVED else Self.doublings
+        comptime word = _word[are_regular, are_looked_up, DOUBLINGS]
         for block in range(num_blocks):
             comptime for part in range(Self.PARTS):
-                var codes = self.columns.load[width=LANES](Coord(Self.AT_ONCE + block, part, 0))
-                var words = word(codes.cast[DType.uint32]())
+                var words = word(self._codes(slot, block, part))
                 self.words.store(Coord(Self.AT_ONCE + block, slot, part, 0), words)
 
     @always_inline
@@ -173,7 +183,11 @@ struct E4M3Stretch[blocks: Int, doublings: Int = 0, is_looked_up: Bool = False](
         return self.words.load[width=LANES](Coord(block + Self.AT_ONCE, slot, part, 0))
 
     @always_inline
-    def halved(self, block: Int, part: Int) -> Words:
+    def halved(self, slot: Int, block: Int, part: Int) -> Words:
         """Returns scales that stayed bytes as floats, halved `BYTE_HALVINGS` times."""
-        var codes = self.columns.load[width=LANES](Coord(block + Self.AT_ONCE, part, 0))
-        return codes.cast[DType.uint32]() << _SHIFT
+        return self._codes(slot, block, part) << _SHIFT
+
+    @always_inline
+    def _codes(self, slot: Int, block: Int, part: Int) -> Words:
+        var codes = self.columns.load[width=LANES](Coord(slot, block + Self.AT_ONCE, part, 0))
+        return codes.cast[DType.uint32]()

@@ -1,12 +1,14 @@
 """From ranges of rows to panels: what all kernels of the CPU share once the left side is prepared."""
 
+from std.math import ceildiv
+
 from ..layouts import LAYOUTS
 from ..numbers.formats import FORMATS, Format, block_of
 from ..operands import Operand
 from ..problem import Known, Right, may_be
 from .block_order import Decoding
 from .matmul import MatmulPanels
-from .panel import PanelProduct
+from .panel import PANEL_COLUMNS, PanelProduct
 from .quantize import ELEMENTS_PER_TASK
 from .ranges import RangeWork, RangedProblem, RowRange, run_on_ranges
 from .result import PanelStore
@@ -36,6 +38,11 @@ def prepare[W: RangeWork, T: Team](work: W, problem: RangedProblem, team: T):
     run_on_ranges(work, problem.ranges, is_shared, team)
 
 
+comptime MIN_TASK_PRODUCTS = 1 << 16
+"""Panels of a range with fewer are a task together: finding out which range it is, and what its
+panels share, takes as long as 4,000 products (Zen 4, 2026-11-30)."""
+
+
 @fieldwise_init
 struct RangedPanels[Product: PanelProduct, Tiles: WeightTiles](RangeWork):
     """The panels of each range with its expert."""
@@ -60,12 +67,18 @@ struct RangedPanels[Product: PanelProduct, Tiles: WeightTiles](RangeWork):
         )
 
     def num_tasks(self, rows: RowRange) -> Int:
-        """Returns the number of panels of a range."""
-        return self.panels(rows).num_tasks()
+        """Returns in how many tasks the panels of a range are computed."""
+        return ceildiv(self.panels(rows).num_tasks(), self._panels_per_task(rows))
+
+    def _panels_per_task(self, rows: RowRange) -> Int:
+        return max(1, MIN_TASK_PRODUCTS // (rows.count * PANEL_COLUMNS * self.problem.k))
 
     def run(self, rows: RowRange, task: Int):
-        """Computes a panel of a range."""
-        self.panels(rows).run(task)
+        """Computes some panels of a range."""
+        var panels = self.panels(rows)
+        var count = self._panels_per_task(rows)
+        for panel in range(task * count, min((task + 1) * count, panels.num_tasks())):
+            panels.run(panel)
 
 
 def multiply_panels[

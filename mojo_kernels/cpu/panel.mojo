@@ -162,8 +162,8 @@ trait ScaleStretch(TrivialRegisterPassable):
         num_blocks: Int,
         takes_bytes: Bool,
     ):
-        """Decodes the scales of some tiles in the first `num_blocks` blocks, if they take it;
-        those of one tile may stay bytes."""
+        """Decodes the scales of some tiles in the first `num_blocks` blocks, if they take it; they
+        may stay bytes."""
         ...
 
 
@@ -229,7 +229,7 @@ trait PanelProduct(TrivialRegisterPassable):
         ...
 
     def takes_bytes(self) -> Bool:
-        """Says whether `add` wants the E4M3 scales of a tile as bytes."""
+        """Says whether `add` wants E4M3 scales as bytes where they are regular."""
         ...
 
     def row_factor(self, row: Int) -> Float32:

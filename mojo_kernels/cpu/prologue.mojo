@@ -147,18 +147,22 @@ struct GatedRows(RowMaker):
         var call, gate = self.call.call, self.call.gate
         var values = matrix[dtype](call.values, call.rows, call.k, call.row_stride)
         var others = matrix[dtype](self.call.ups, call.rows, call.k, self.call.up_stride)
-        var out = flat[dtype](address, call.k)
-        for k in range(0, call.k, LANES):
-            var hidden: Sums
+        var out = matrix[dtype](address, 1, call.k, call.k)
+        # Numbers of bfloat16 have no longer NaNs than it has, nor has what is made of them.
+        comptime APART = dtype == DType.bfloat16
+        for k in range(0, call.k, BLOCK):
             if gate.is_interleaved():
-                var both = values.load[width=2 * LANES, alignment=1](Coord(row, 2 * k))
-                var pairs = both.cast[DType.float32]().deinterleave()
-                hidden = gate.of(rebind[Sums](pairs[0]), rebind[Sums](pairs[1]))
-            elif gate.is_there():
-                hidden = gate.of(_floats(values, row, k), _floats(others, row, k))
+                var both = _floats[width=2 * BLOCK](values, row, 2 * k).deinterleave()
+                var hidden = gate.of(rebind[_Block](both[0]), rebind[_Block](both[1]))
+                _store_block[False, are_nans_short=APART](out, 0, k, hidden)
             else:
-                hidden = gate.of_sums(_floats(values, row, k))
-            out.store[alignment=1](Coord(k), round_to[dtype](hidden))
+                var x = _block[APART](values, row, k)
+                var hidden: _Block
+                if gate.is_there():
+                    hidden = gate.of(x, _block[APART](others, row, k))
+                else:
+                    hidden = gate.of_sums(x)
+                _store_block[APART, are_nans_short=APART](out, 0, k, hidden)
 
 
 @fieldwise_init
@@ -240,9 +244,10 @@ struct NormedRows(RowMaker):
             return x
         var residual = matrix[dtype](self.norm.residual, rows, k, self.norm.residual_stride)
         var stream = matrix[dtype](self.norm.stream, rows, k, k)
-        for i in range(0, k, LANES):
-            var total = _floats(x, row, i) + _floats(residual, row, i)
-            stream.store[alignment=1](Coord(row, i), round_to[dtype](total))
+        comptime APART = dtype == DType.bfloat16
+        for i in range(0, k, BLOCK):
+            var total = _block[APART](x, row, i) + _block[APART](residual, row, i)
+            _store_block[APART, are_nans_short=True](stream, row, i, total)
         return stream
 
     @no_inline
@@ -254,37 +259,63 @@ struct NormedRows(RowMaker):
         var mean = Float32(0)
         if norm.is_centered:
             mean = mean_of(_total[dtype, are_squares=False](x, row, k, 0), norm.inv_k)
-        var total = Float64()
+        var total: Float64
         if norm.is_centered:
             total = _total[dtype, are_squares=True, is_centered=True](x, row, k, mean)
         else:
             total = _total[dtype, are_squares=True](x, row, k, 0)
         var reciprocal = reciprocal_of(total, norm.inv_k, norm.eps)
-        var made = flat[out](address, k)
+        var made = matrix[out](address, 1, k, k)
         # Numbers of bfloat16, and of its weights, have no longer NaNs than it has.
         comptime SHORT = weights == dtype
+        comptime APART = out == DType.bfloat16 and SHORT
         for i in range(0, k, BLOCK):
-            var y = _floats[width=BLOCK](x, row, i)
+            var y = _block[APART](x, row, i)
             if norm.is_centered:
                 y -= mean
             y *= reciprocal
             if norm.rounds == Rounds.EACH:
                 y = rounded_in_float32[dtype, are_nans_short=SHORT](y)
             if norm.weight != 0:
-                var factor = _numbers[weights](norm.weight, i)
+                var factor = _block[APART](matrix[weights](norm.weight, 1, k, k), 0, i)
                 if norm.offset != 0:
                     factor += norm.offset
                 if norm.bias != 0:
-                    y = y.fma(factor, _numbers[weights](norm.bias, i))
+                    y = y.fma(factor, _block[APART](matrix[weights](norm.bias, 1, k, k), 0, i))
                 else:
                     y *= factor
-            comptime if out == DType.bfloat16 and SHORT:
-                y = rounded_in_float32[out, are_nans_short=True](y)
-                var bits = bitcast[DType.uint32, BLOCK](y) >> 16
-                var short = bitcast[out, BLOCK](bits.cast[DType.uint16]())
-                made.store[alignment=1](Coord(i), short)
-            else:
-                made.store[alignment=1](Coord(i), round_to[out](y))
+            _store_block[APART, are_nans_short=SHORT](made, 0, i, y)
+
+
+comptime _Block = SIMD[DType.float32, BLOCK]
+
+
+@always_inline
+def _block[dtype: DType, //, are_apart: Bool](x: Matrix[dtype], row: Int, k: Int) -> _Block:
+    """Returns a block of a row. With `are_apart`, which bfloat16 has for two operations, the even
+    elements come first."""
+    comptime if are_apart:
+        comptime assert dtype == DType.bfloat16, "pairs that are words"
+        var pairs = x.load[width=BLOCK, alignment=1](Coord(row, k))
+        var words = bitcast[DType.uint32, LANES](pairs)
+        var numbers = (words << 16).join(words & UInt32(0xFFFF0000))
+        return rebind[_Block](bitcast[DType.float32, 2 * LANES](numbers))
+    else:
+        return _floats[width=BLOCK](x, row, k)
+
+
+@always_inline
+def _store_block[
+    dtype: DType, //, are_apart: Bool, *, are_nans_short: Bool
+](x: Matrix[dtype], row: Int, k: Int, y: _Block):
+    """Rounds what `_block` returned, or what was made of it, and stores it."""
+    comptime if are_apart:
+        var rounded = rounded_in_float32[dtype, are_nans_short=are_nans_short](y)
+        var words = bitcast[DType.uint32, BLOCK](rounded)
+        var pairs = (words.slice[LANES]() >> 16) | words.slice[LANES, offset=LANES]()
+        x.store[alignment=1](Coord(row, k), bitcast[dtype, BLOCK](pairs))
+    else:
+        x.store[alignment=1](Coord(row, k), round_to[dtype](y))
 
 
 @always_inline
@@ -292,12 +323,6 @@ def _floats[
     dtype: DType, //, width: SIMDLength = LANES
 ](x: Matrix[dtype], row: Int, k: Int) -> SIMD[DType.float32, width]:
     return x.load[width=width, alignment=1](Coord(row, k)).cast[DType.float32]()
-
-
-@always_inline
-def _numbers[dtype: DType](address: Int, k: Int) -> SIMD[DType.float32, BLOCK]:
-    var numbers = flat[dtype](address, k + BLOCK)
-    return numbers.load[width=BLOCK, alignment=1](Coord(k)).cast[DType.float32]()
 
 
 @always_inline
@@ -328,20 +353,26 @@ struct _Segment[dtype: DType, are_squares: Bool, is_centered: Bool, is_whole: Bo
     var count: Int
     var mean: Float32
 
+    comptime ARE_APART = Self.dtype == DType.bfloat16
+
     @always_inline
     def total(self) -> Float32:
         """Returns the sum."""
-        var half = _halves_added(self._sums[0, 1]())
-        return half[0]
+        var sums = self._sums[0, 1]()
+        comptime if Self.ARE_APART:
+            var even, odd = sums.slice[LANES](), sums.slice[LANES, offset=LANES]()
+            return (_halves_added(even) + _halves_added(odd))[0]
+        else:
+            return _halves_added(sums)[0]
 
     @always_inline
-    def _sums[vector: Int, step: Int](self) -> Sums:
-        """Returns the sums of vectors `vector`, `vector + step`, ..., halves added first.
+    def _sums[block: Int, step: Int](self) -> _Block:
+        """Returns the sums of blocks `block`, `block + step`, ..., halves added first.
 
         Depth first, so that few of them are in registers at a time.
         """
-        comptime if step * LANES == HALF_SEGMENT:
-            var a, b = self._part(vector * LANES), self._part(vector * LANES + HALF_SEGMENT)
+        comptime if step * BLOCK == HALF_SEGMENT:
+            var a, b = self._part(block * BLOCK), self._part(block * BLOCK + HALF_SEGMENT)
             comptime if not Self.are_squares:
                 return a + b
             elif HAS_FMA or Self.dtype == DType.float32 or Self.is_centered:
@@ -350,14 +381,14 @@ struct _Segment[dtype: DType, are_squares: Bool, is_centered: Bool, is_whole: Bo
                 # Squares of two bytes are exact.
                 return a * a + b * b
         else:
-            return self._sums[vector, 2 * step]() + self._sums[vector + step, 2 * step]()
+            return self._sums[block, 2 * step]() + self._sums[block + step, 2 * step]()
 
     @always_inline
-    def _part(self, at: Int) -> Sums:
+    def _part(self, at: Int) -> _Block:
         comptime if not Self.is_whole:
             if at >= self.count:
-                return Sums(0)
-        var x = _floats(self.x, self.row, self.first + at)
+                return _Block(0)
+        var x = _block[Self.ARE_APART](self.x, self.row, self.first + at)
         comptime if Self.is_centered:
             x -= self.mean
         return x

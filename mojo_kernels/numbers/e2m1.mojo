@@ -1,8 +1,7 @@
 """E2M1 by its tables: sixteen codes are few enough to count and to look up.
 
-An element is encoded by counting the decision thresholds that its magnitude passes, and decoded
-by a byte shuffle. `encode` and `decode` come here for E2M1; the arithmetic they have for wider
-elements gives the same numbers, slower.
+An element is encoded and decoded by a byte shuffle. `encode` and `decode` come here for E2M1; the
+arithmetic they have for wider elements gives the same numbers, slower.
 """
 
 from std.math import iota
@@ -49,6 +48,12 @@ def f32_bits_of_quarters(quarters: SIMD[DType.uint32, ...], scale: UInt32) -> ty
     return bits
 
 
+# The codes of magnitudes from one half to eight, a quarter of a binade each. A magnitude at the
+# lower end of a quarter counts to that below, unless it is in the upper half of its binade: ties
+# are even.
+comptime CODES_OF_QUARTERS = SIMD[DType.uint8, 16](1, 1, 2, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 7)
+
+
 @always_inline
 def encode_magnitudes[
     dtype: DType, width: SIMDLength
@@ -56,33 +61,30 @@ def encode_magnitudes[
     magnitudes: SIMD[FloatBits[dtype].bits, width],
     scale: Scalar[FloatBits[dtype].bits],
 ) -> SIMD[
-    FloatBits[dtype].bits, width
+    DType.uint8, width
 ]:
     """Returns the codes, without sign, of finite magnitudes divided by 2**(scale - 127).
 
     Rounds to nearest, ties to the even code, and saturates at 6.
     """
     comptime source = FloatBits[dtype]
-    comptime Bits = Scalar[source.bits]
+    comptime Bits = type_of(magnitudes)
     # Below this scale the magnitudes that matter may be subnormal.
     comptime SMALLEST_REGULAR_SCALE = 4
 
     if scale < SMALLEST_REGULAR_SCALE:
         return _encode_tiny[dtype](magnitudes, scale)
 
-    # Subtract exponent fields, stopping at zero: too small for any code but 0.
-    comptime one = Bits(F32_EXPONENT_BIAS << source.MANTISSA_BITS)
-    var shift = type_of(magnitudes)(scale << Bits(source.MANTISSA_BITS))
-    var divided = max(magnitudes + type_of(magnitudes)(one), shift) - shift
-
-    var codes = type_of(magnitudes)(0)
-    comptime for i in range(MAGNITUDE_CODE):
-        comptime quarters = Int(MIDPOINTS_TIMES_4[i])
-        comptime midpoint = Bits(
-            _regular_f32_bits(quarters) >> (F32_MANTISSA_BITS - source.MANTISSA_BITS)
-        )
-        codes += _passes[i](divided, type_of(divided)(midpoint))
-    return codes
+    comptime BINADE = source.MANTISSA_BITS
+    comptime QUARTER = source.MANTISSA_BITS - 2
+    comptime LAST = len(CODES_OF_QUARTERS) - 1
+    var one_half = Bits((scale - 1) << Scalar[source.bits](BINADE))
+    var one_quarter = one_half - Bits(1 << BINADE)
+    var is_upper = (magnitudes >> Bits(BINADE - 1)) & 1
+    var above = max(magnitudes, one_half + 1) - (one_half + 1) + is_upper
+    var quarters = min(above >> Bits(QUARTER), Bits(LAST)).cast[DType.uint8]()
+    var codes = CODES_OF_QUARTERS._dynamic_shuffle(quarters & UInt8(LAST))
+    return magnitudes.gt(one_quarter).select(codes, SIMD[DType.uint8, width](0))
 
 
 def _encode_tiny[
@@ -91,7 +93,7 @@ def _encode_tiny[
     magnitudes: SIMD[FloatBits[dtype].bits, width],
     scale: Scalar[FloatBits[dtype].bits],
 ) -> SIMD[
-    FloatBits[dtype].bits, width
+    DType.uint8, width
 ]:
     """Encodes like `encode_magnitudes` where the thresholds may be subnormal."""
     comptime source = FloatBits[dtype]
@@ -101,7 +103,7 @@ def _encode_tiny[
     var midpoints = f32_bits_of_quarters(MIDPOINTS_TIMES_4, scale.cast[DType.uint32]())
     comptime for i in range(MAGNITUDE_CODE):
         codes += _passes[i](wide, type_of(wide)(midpoints[i]))
-    return codes.cast[source.bits]()
+    return codes.cast[DType.uint8]()
 
 
 @always_inline
@@ -111,11 +113,6 @@ def _passes[i: Int](values: SIMD, midpoint: type_of(values)) -> type_of(values):
         return values.gt(midpoint).cast[values.dtype]()
     else:
         return values.ge(midpoint).cast[values.dtype]()
-
-
-def _regular_f32_bits(quarters: Int) -> Int:
-    """Returns the float32 bits of `quarters / 4`."""
-    return Int(bitcast[DType.uint32](Float32(quarters) / 4))
 
 
 @always_inline

@@ -28,14 +28,12 @@ def encode[
     """Returns the codes, a byte each, of finite floats divided by 2**(scale - 127)."""
     comptime source = FloatBits[dtype]
     var magnitudes = bits & type_of(bits)(source.MAGNITUDE)
+    var negative = bits.gt(type_of(bits)(source.MAGNITUDE))
     comptime if element == Element.E2M1:
-        comptime SIGN_TO_CODE = source.SIGN_SHIFT - 3
-        var signs = (bits >> type_of(bits)(SIGN_TO_CODE)) & type_of(bits)(e2m1.SIGN_CODE)
-        return (e2m1.encode_magnitudes[dtype](magnitudes, scale) | signs).cast[DType.uint8]()
+        return with_sign[element](e2m1.encode_magnitudes[dtype](magnitudes, scale), negative)
     else:
         comptime widening = UInt32(F32_MANTISSA_BITS - source.MANTISSA_BITS)
         var wide = magnitudes.cast[DType.uint32]() << widening
-        var negative = bits.gt(type_of(bits)(source.MAGNITUDE))
         var codes = round_divided[element](divide[element](wide, scale.cast[DType.uint32]()))
         return with_sign[element](codes, negative)
 
@@ -104,10 +102,8 @@ def round_divided[
 
 @always_inline
 def with_sign[
-    element: Element, width: SIMDLength
-](magnitudes: SIMD[DType.uint32, width], negative: SIMD[DType.bool, width]) -> SIMD[
-    DType.uint8, width
-]:
+    dtype: DType, width: SIMDLength, //, element: Element
+](magnitudes: SIMD[dtype, width], negative: SIMD[DType.bool, width]) -> SIMD[DType.uint8, width]:
     """Returns codes from their magnitudes: a sign bit, or two's complement."""
     var codes = magnitudes.cast[DType.uint8]()
     comptime if element.is_integer():

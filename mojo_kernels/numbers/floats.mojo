@@ -132,9 +132,8 @@ def rounded_in_float32[
     With `are_nans_short` a NaN has the bits of one of that type: what products of its numbers give.
     """
     comptime if dtype == DType.bfloat16 and are_nans_short:
-        comptime DROPPED = UInt32(16)
         var bits = bitcast[DType.uint32, width](x)
-        var rounded = bits + ((bits >> DROPPED) & 1) + 0x7FFF
+        var rounded = (bits & UInt32(0x10000)).ne(0).select(bits + 0x8000, bits + 0x7FFF)
         return bitcast[DType.float32, width](rounded & UInt32(0xFFFF0000))
     else:
         return round_to[dtype](x).cast[DType.float32]()

@@ -51,8 +51,8 @@ def pack[
         return rebind[Packed](bytes)
     else:
         comptime assert bits == 4, "codes of four, six or eight bits"
-        var halves = codes.deinterleave()
-        return rebind[Packed](halves[0] | (halves[1] << 4))
+        var pairs = bitcast[DType.uint16, count // 2](codes)
+        return rebind[Packed]((pairs | (pairs >> 4)).cast[DType.uint8]())
 
 
 @always_inline

@@ -141,15 +141,17 @@ def _norm(arrays: tuple, options: NormOptions, rules: tuple):
         fused_ops.norm_arguments(x, weight, bias, residual, options, *rules, is_fake=True)
         stream = x + residual
         return _norm((stream.detach(), weight, bias, None), options, rules), stream
-    if not is_compiling() and not watched(x, weight, bias, residual):
-        arguments = fused_ops.norm_arguments(x, weight, bias, residual, options, *rules)
+    is_common = not is_compiling() and fused_ops.is_common_norm(*arrays, options)
+    is_plain = is_common and not intercepted()
+    if is_plain or not (is_common or is_compiling() or watched(*arrays)):
+        arguments = fused_ops.norm_arguments(*arrays, options, *rules, is_common=is_common)
         codes, scales, stream = fused_ops.norm_quantize(*arguments)
     else:
         given = as_scales_of_call(given, x)
         arguments = (*options._replace(eps=float(options.eps)), format, rounding, given)
         codes, scales, stream = _OPS.norm_quantize(x, weight, bias, residual, *arguments)
     dtype = torch.float32 if options.rounds == "none" else torch_dtype(x)
-    q = _tensor(codes, scales, format, dtype)
+    q = _tensor(codes, scales, format, dtype, x.shape if is_plain else None)
     return q if residual is None else (q, stream)
 
 
@@ -195,13 +197,15 @@ def gate_quantize(
     """
     options = GateOptions(activation, interleaved, limit, alpha, beta, linear_beta)
     rules = format, rounding, tensor_scale
-    if not is_compiling() and not watched(x, up):
-        arguments, _ = fused_ops.gate_arguments(x, up, options, *rules)
+    is_common = not is_compiling() and fused_ops.are_common_gates(x, up, options)
+    is_plain = is_common and not intercepted()
+    if is_plain or not (is_common or is_compiling() or watched(x, up)):
+        arguments, _ = fused_ops.gate_arguments(x, up, options, *rules, is_common=is_common)
         codes, scales = fused_ops.gate_quantize(*arguments)
     else:
         given = as_scales_of_call(tensor_scale, x)
         codes, scales = _OPS.gate_quantize(x, up, *options.plain(), format, rounding, given)
-    return _tensor(codes, scales, format, torch_dtype(x))
+    return _tensor(codes, scales, format, torch_dtype(x), x.shape if is_plain else None)
 
 
 def _wants_gradient(*arrays: Array) -> bool:
@@ -210,7 +214,13 @@ def _wants_gradient(*arrays: Array) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-def _tensor(codes: Tensor, scales: Tensor, format: str, dtype: torch.dtype) -> MXTensor:
+def _tensor(
+    codes: Tensor, scales: Tensor, format: str, dtype: torch.dtype, shape: torch.Size | None
+) -> MXTensor:
+    """Makes the result; with a shape its parts are plain tensors in memory, made just now."""
+    if shape is not None:
+        parts = {"format": format, "dtype": dtype, "measure": True}
+        return MXTensor._trusted(codes, scales, shape, **parts)
     if is_compiling():
         return MXTensor(codes, scales, format=format, dtype=dtype)
     shape = (*codes.shape[:-1], facts().formats[format].elements(codes.shape[-1]))

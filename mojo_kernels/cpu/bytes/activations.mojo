@@ -74,6 +74,8 @@ comptime DOUBLED = bitcast[DType.float32](
     )
 )
 """What scales of rows are multiplied by then: both units, and what scales of columns lack."""
+comptime HALVED_DOUBLINGS = BYTE_HALVINGS - unit_shift[Element.E2M1]()
+"""What exponents of rows have more, beside scales of columns that lack it and the unit."""
 comptime _NUM_TABLES = 256
 
 
@@ -182,18 +184,14 @@ struct ExpandedRows(TrivialRegisterPassable):
         self.put_codes[left.element, right, scales](index, codes)
 
         # A block of zeros may have any scale; the product must only be finite.
-        comptime UNIT_BIAS = UInt32(E8M0_BIAS + unit_shift[left.element]())
-        comptime if scales.product() == ScaleProduct.OF_FLOATS:
-            comptime UNIT = UInt32(unit_shift[left.element]())
-            var scale = encoded.scale.cast[DType.uint32]()
-            var bits = (max(scale, UNIT + 1) - UNIT) << F32_MANTISSA_BITS
-            var factor = bits if encoded.any() else UInt32(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
-            comptime for i in range(scales.per_block()):
-                self.exponents.store(Coord(index * scales.per_block() + i), factor)
-        else:
-            var exponent = encoded.scale.cast[DType.uint32]() - UNIT_BIAS
-            var field = exponent << F32_MANTISSA_BITS
-            self.exponents.store(Coord(index), field if encoded.any() else 0)
+        comptime BESIDE_HALVED = scales.product() == ScaleProduct.BESIDE_POWERS
+        comptime DOUBLINGS = HALVED_DOUBLINGS if BESIDE_HALVED else 0
+        comptime UNIT_BIAS = UInt32(E8M0_BIAS + unit_shift[left.element]() - DOUBLINGS)
+        var field = (encoded.scale.cast[DType.uint32]() - UNIT_BIAS) << F32_MANTISSA_BITS
+        comptime OF_ONE = UInt32(DOUBLINGS << F32_MANTISSA_BITS)
+        var exponent = field if encoded.any() else OF_ONE
+        comptime for i in range(scales.per_block()):
+            self.exponents.store(Coord(index * scales.per_block() + i), exponent)
         self.scales.store(Coord(index), encoded.scale)
 
     @always_inline

@@ -57,7 +57,7 @@ struct ScaleProduct(Equatable, TrivialRegisterPassable):
     var code: Int
 
     comptime OF_EXPONENTS = Self(0)
-    """Those of one side are powers of two: exponents are added."""
+    """Those of one side are powers of two, and none of the other is zero: exponents are added."""
     comptime OF_FLOATS = Self(1)
     comptime LOOKED_UP = Self(2)
     """In the table of a row's scale, see `e4m3_scales`."""
@@ -65,6 +65,9 @@ struct ScaleProduct(Equatable, TrivialRegisterPassable):
     """Of a few rows it is not: floats are multiplied, those of columns as their bytes stand."""
     comptime BESIDE_BYTES = Self(4)
     """The same rows, where scales of columns are words."""
+    comptime BESIDE_POWERS = Self(5)
+    """Scales of rows are powers of two: floats are multiplied where those of columns may be zero,
+    elsewhere exponents are added."""
 
 
 @fieldwise_init
@@ -87,7 +90,9 @@ struct ScaleKinds(TrivialRegisterPassable):
         """Returns how scales are multiplied; those of columns may be zero, of rows they are not."""
         if not self.right:
             return ScaleProduct.OF_EXPONENTS
-        return ScaleProduct.LOOKED_UP if self.left and HAS_LOOK_UPS else ScaleProduct.OF_FLOATS
+        if not self.left:
+            return ScaleProduct.BESIDE_POWERS
+        return ScaleProduct.LOOKED_UP if HAS_LOOK_UPS else ScaleProduct.OF_FLOATS
 
     def per_block(self) -> Int:
         """Returns the scales of a block of the kernels."""

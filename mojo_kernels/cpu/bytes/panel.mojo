@@ -18,7 +18,7 @@ from std.sys.intrinsics import llvm_intrinsic
 from ...layouts import OperandShape
 from ...numbers.decode import decode
 from ...numbers.elements import Element
-from ...numbers.floats import F32_EXPONENT_BIAS
+from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ...numbers.formats import Format
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN, FLOAT32_NAN, Scale, decode_scale
 from ...operands import Tiles, on_stack
@@ -29,7 +29,8 @@ from ..panel import DecodedStretch, PANEL_TILES, PanelPart, PanelProduct, Weight
 from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
 from ..weights import WeightTiles, float64_scales, infinite_or_one
 from ..window import ScaleWindow
-from .activations import DOUBLED, ExpandedRows, FEW_ROWS, LIMITS, STRETCH_BLOCKS
+from .activations import DOUBLED, ExpandedRows, FEW_ROWS, HALVED_DOUBLINGS
+from .activations import LIMITS, STRETCH_BLOCKS
 from .dot import ActivationBytes, BlockDot, Lanes, Reach, WeightBytes
 from .integers import (
     ScaleKinds,
@@ -85,7 +86,7 @@ struct _DirectBytes[Weights: WeightTiles, scales: ScaleKinds, takes_bytes: Bool 
     def unit_scales[part: Int](self, tile: Int, block: Int) -> Words:
         comptime if Self.Weights.format.scale == Scale.E4M3:
             comptime if Self.takes_bytes:
-                return self.e4m3.halved(block, part)
+                return self.e4m3.halved(tile, block, part)
             else:
                 return self.e4m3.of(tile, block, part)
         else:
@@ -98,6 +99,7 @@ comptime _E4M3Scales[scales: ScaleKinds] = E4M3Stretch[
     SCALES_BLOCKS,
     -unit_shift[Element.E2M1](),
     scales.product() == ScaleProduct.LOOKED_UP,
+    scales.product() == ScaleProduct.BESIDE_POWERS,
 ]
 """E4M3 scales times the unit."""
 
@@ -249,6 +251,9 @@ def _product_of_scales[
         comptime UNIT = Float32(1) / Float32(1 << unit_shift[Element.E2M1]())
         var factor = bitcast[DType.float32](of_row) * (UNIT / DOUBLED)
         return bitcast[DType.float32, LANES](of_columns) * factor
+    elif product == ScaleProduct.BESIDE_POWERS:
+        comptime ONE = UInt32((F32_EXPONENT_BIAS - HALVED_DOUBLINGS) << F32_MANTISSA_BITS)
+        return bitcast[DType.float32, LANES](of_columns) * bitcast[DType.float32](of_row + ONE)
     elif product != ScaleProduct.OF_EXPONENTS:
         return bitcast[DType.float32, LANES](of_columns) * bitcast[DType.float32](of_row)
     else:
@@ -313,10 +318,15 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
     ](self, part: PanelPart, tile: Int, panel: WeightPanel[Weights], e4m3: Self.Scales):
         """Adds a part for one tile of the panel, decoding it in registers."""
         comptime if Self.scales.product() == ScaleProduct.LOOKED_UP and num_rows <= FEW_ROWS:
-            if e4m3.are_words.load[width=1](Coord(0)):
-                self._add[num_rows, False, ScaleProduct.BESIDE_BYTES](part, tile, panel, e4m3)
-            else:
+            if e4m3.are_regular.load[width=1](Coord(0)):
                 self._add[num_rows, True, ScaleProduct.OF_BYTES](part, tile, panel, e4m3)
+            else:
+                self._add[num_rows, False, ScaleProduct.BESIDE_BYTES](part, tile, panel, e4m3)
+        elif Self.scales.product() == ScaleProduct.BESIDE_POWERS:
+            if e4m3.are_regular.load[width=1](Coord(0)):
+                self._add[num_rows, True, ScaleProduct.OF_EXPONENTS](part, tile, panel, e4m3)
+            else:
+                self._add[num_rows, False, ScaleProduct.BESIDE_POWERS](part, tile, panel, e4m3)
         else:
             self._add[num_rows, False, Self.scales.product()](part, tile, panel, e4m3)
 
@@ -330,7 +340,18 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
     @always_inline
     def add_decoded[num_rows: Int](self, part: PanelPart, decoded: Self.Decoded):
         """Adds a part for all tiles of a panel."""
-        _add_part[Self.reach, Self.scales, num_rows, PANEL_TILES](self.a, part, 0, decoded)
+        comptime if Self.scales.product() == ScaleProduct.BESIDE_POWERS:
+            if decoded.e4m3.are_regular.load[width=1](Coord(0)):
+                return self._add_all[num_rows, ScaleProduct.OF_EXPONENTS](part, decoded)
+        self._add_all[num_rows, Self.scales.product()](part, decoded)
+
+    @always_inline
+    def _add_all[
+        num_rows: Int, product: ScaleProduct
+    ](self, part: PanelPart, decoded: Self.Decoded):
+        _add_part[Self.reach, Self.scales, num_rows, PANEL_TILES, product=product](
+            self.a, part, 0, decoded
+        )
 
     def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
         """Returns the scale window of some rows."""
@@ -338,8 +359,10 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
 
     @always_inline
     def takes_bytes(self) -> Bool:
-        """Says whether scales are not looked up, of few rows."""
-        comptime if Self.scales.product() == ScaleProduct.LOOKED_UP:
+        """Says whether regular scales need not be words."""
+        comptime if Self.scales.product() == ScaleProduct.BESIDE_POWERS:
+            return True
+        elif Self.scales.product() == ScaleProduct.LOOKED_UP:
             return self.a.takes_bytes()
         else:
             return False

@@ -277,19 +277,20 @@ def empty_scales(like: Array, shape: tuple[int, ...], fmt: Format) -> tuple[Tens
 def empty(like: Array, shape: tuple[int, ...], dtype: int | None = None) -> tuple[Array, int]:
     """Allocates floats of a dtype, of the kind of `like`, or bytes, torch's, where `like` lies.
 
-    Matrices come from the functions that torch's own compiler calls for its allocations, in a
-    fifth of the time of `new_empty`.
+    Matrices, one or many, come from the functions that torch's own compiler calls for its
+    allocations, in a fifth of the time of `new_empty`.
 
     Returns:
         The array and its address.
     """
     torch_dtype = _BYTES if dtype is None else (_facts._facts or facts()).torch_dtypes[dtype]
-    if len(shape) == 2 and type(like) in PLAIN_TENSORS:
+    if 2 <= len(shape) <= 3 and type(like) in PLAIN_TENSORS:
+        strides = (shape[1], 1) if len(shape) == 2 else (shape[1] * shape[2], shape[2], 1)
         if like.is_cpu:
-            out = _empty_strided_cpu(shape, (shape[1], 1), torch_dtype)
+            out = _empty_strided_cpu(shape, strides, torch_dtype)
             return out, out.data_ptr()
         if like.is_cuda and like.get_device() == current_device():
-            out = _empty_strided_cuda(shape, (shape[1], 1), torch_dtype)
+            out = _empty_strided_cuda(shape, strides, torch_dtype)
             return out, out.data_ptr()
     if dtype is None and not isinstance(like, Tensor):
         out = torch.empty(shape, dtype=_BYTES, device="cpu")

@@ -171,7 +171,7 @@ def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
         and type(b) is MXTensor
         and (device := b._common_device()) is not None
         and device == a._common_device()
-        and len(b._checked[0]) == 2
+        and _have_like_batches(a, b, bias)
         and a._layout == _facts._facts.plain.name
         and a._k == b._k
         and (bias is None or _is_common_bias(bias, b, device))
@@ -205,6 +205,12 @@ def check_matmul(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
     if bias is not None:
         check_same_kind("bias", bias, "b", b.codes)
     return False
+
+
+def _have_like_batches(a: MXTensor, b: MXTensor, bias: Array | None) -> bool:
+    """Says whether common operands are a product, or as many matrices each without a bias."""
+    left, right = a._checked[0], b._checked[0]
+    return len(right) == 2 or (bias is None and left[:-2] == right[:-2])
 
 
 def _is_common_bias(bias: Array, w: MXTensor, device: int) -> bool:

@@ -33,7 +33,7 @@ from mx_kernels._core.arrays import (
     show,
 )
 from mx_kernels._core.facts import Format, facts
-from mx_kernels._core.gates import GateOptions, check_gate, chosen_gate
+from mx_kernels._core.gates import GateChoice, GateOptions, chosen_gate, gate_of
 from mx_kernels._core.protocol import NO_CODE, Norm, Ups
 from mx_kernels._core.torch_ops import _library, define
 
@@ -52,23 +52,30 @@ class NormOptions(NamedTuple):
     rounds: str
 
 
+def is_common_norm(x: Array, weight, bias, residual, options: NormOptions) -> bool:
+    """Says whether all that a norm takes `is_common`, and fits x."""
+    dtypes = facts().dtype_codes
+    if not is_common(x, dtypes):
+        return False
+    device, shape = x.get_device(), x.shape
+    for part in (weight, bias, residual):
+        if part is not None and not (is_common(part, dtypes) and part.get_device() == device):
+            return False
+    (_, eps, offset, rounds), of_k = options, shape[-1:]
+    return (
+        (residual is None or (residual.shape == shape and residual.dtype == x.dtype))
+        and (bias is None or bias.shape == of_k)
+        and (weight.shape == of_k if weight is not None else bias is None and offset == 0)
+        and type(eps) is type(offset) is float
+        and 0 <= eps < math.inf
+        and abs(offset) < math.inf
+        and rounds in ROUNDS
+    )
+
+
 def check_norm(x: Array, weight, bias, residual, options: NormOptions) -> None:
     """Checks what a norm takes beside x, whose rows are checked."""
-    k, table = x.shape[-1], facts()
-    of_rows, of_k = (x, residual), (weight, bias)
-    arrays = [array for array in (*of_rows, *of_k) if array is not None]
-    if (
-        all(is_common(array, table.dtype_codes) for array in arrays)
-        and {array.get_device() for array in arrays} == {x.get_device()}
-        and (residual is None or (residual.shape == x.shape and residual.dtype == x.dtype))
-        and all(part is None or part.shape == (k,) for part in of_k)
-        and (weight is not None or (bias is None and options.weight_offset == 0))
-        and type(options.eps) is type(options.weight_offset) is float
-        and 0 <= options.eps < math.inf
-        and abs(options.weight_offset) < math.inf
-        and options.rounds in ROUNDS
-    ):
-        return
+    k = x.shape[-1]
     for name, array in (("weight", weight), ("bias", bias)):
         if array is None:
             continue
@@ -110,11 +117,12 @@ def norm_quantize(
 ) -> tuple[Tensor, Tensor, Array | None]:
     """Quantizes checked floats behind a norm; returns codes, scales and x + residual, if any."""
     k = x.shape[-1]
-    owners = [rows_of(part, k) if part is not None else _NOTHING for part in (weight, bias)]
+    of_k = weight, bias
+    owners = [rows_of(part, k) if part is not None else _NOTHING for part in of_k]
     dtypes = {owner[2] for owner in owners} - {NO_CODE}
     is_float = dtypes == {facts().dtypes["float32"]}
-    if dtypes and not is_float and dtypes != {facts().dtypes[dtype_name(x)]}:
-        is_float, parts = True, map(_as_float32, (weight, bias))
+    if dtypes and not is_float and any(part is not None and part.dtype != x.dtype for part in of_k):
+        is_float, parts = True, map(_as_float32, of_k)
         # Of one row, which keeps it contiguous; the owners live until the launch.
         owners = [rows_of(part, k) if part is not None else _NOTHING for part in parts]
     fixed = int(options.is_centered), ROUNDS.index(options.rounds), owners[0][1], owners[1][1]
@@ -149,14 +157,19 @@ def _as_float32(array: Array | None) -> Array | None:
     return array.float() if isinstance(array, Tensor) else array.astype(np.float32)
 
 
-def check_gate_rows(x: Array, up: Array | None, options: GateOptions) -> tuple[int, ...]:
-    """Checks gates and ups; returns the shape of hidden numbers."""
-    chosen = chosen_gate(options)
+def are_common_gates(x: Array, up: Array | None, options: GateOptions) -> bool:
+    """Says whether gates and ups are two of a kind that `is_common`."""
     dtypes = facts().dtype_codes
-    if is_common(x, dtypes) and is_common(up, dtypes) and options.interleaved is None:
-        is_alike = x.shape == up.shape and x.dtype == up.dtype
-        if is_alike and x.get_device() == up.get_device() and x.ndim and chosen.row.is_gated:
-            return tuple(x.shape)
+    if not (is_common(x, dtypes) and is_common(up, dtypes) and options.interleaved is None):
+        return False
+    is_alike = x.shape == up.shape and x.dtype == up.dtype
+    return is_alike and x.get_device() == up.get_device() and x.ndim > 0
+
+
+def check_gate_rows(
+    x: Array, up: Array | None, options: GateOptions, chosen: GateChoice
+) -> tuple[int, ...]:
+    """Checks gates and ups of an activation; returns the shape of hidden numbers."""
     check_floats(x, "x")
     if not x.shape:
         raise ValueError("x: got a single number, expected shape [..., K]")
@@ -183,11 +196,11 @@ def check_gate_rows(x: Array, up: Array | None, options: GateOptions) -> tuple[i
 
 
 def gate_quantize(
-    x: Array, up: Array | None, options: GateOptions, fmt: Format, rounding: int, given
+    x: Array, up: Array | None, chosen: GateChoice, fmt: Format, rounding: int, given
 ) -> tuple[Tensor, Tensor]:
     """Quantizes hidden numbers of checked gates and ups; returns codes and scales."""
-    gate, k = check_gate(options), x.shape[-1]
-    holds_both = up is None and chosen_gate(options).row.is_gated
+    gate, k = gate_of(chosen), x.shape[-1]
+    holds_both = up is None and chosen.row.is_gated
     if up is not None:
         gate = gate._replace(interleaved=0)
     elif holds_both:
@@ -223,11 +236,22 @@ _NORM = (
 
 
 def norm_arguments(
-    x, weight, bias, residual, options: NormOptions, format, rounding, given, *, is_fake=False
+    x,
+    weight,
+    bias,
+    residual,
+    options: NormOptions,
+    format,
+    rounding,
+    given,
+    *,
+    is_fake=False,
+    is_common=False,
 ):
-    """Checks what `norm_quantize` takes; returns what the call takes."""
+    """Checks what `norm_quantize` takes, not what is common; returns what the call takes."""
     fmt, code, _ = checks.check_quantize(x, format, rounding)
-    check_norm(x, weight, bias, residual, options)
+    if not is_common:
+        check_norm(x, weight, bias, residual, options)
     given = checks.check_tensor_scale(given, x, fmt, is_fake=is_fake)
     return x, weight, bias, residual, options, fmt, code, given
 
@@ -251,13 +275,22 @@ def _empty_parts(x: Tensor, shape, fmt: Format) -> tuple[Tensor, Tensor]:
     return codes, x.new_empty(fmt.scales_of(shape), dtype=fmt.scale_dtype)
 
 
-def gate_arguments(x, up, options: GateOptions, format, rounding, given, *, is_fake=False):
-    """Checks what `gate_quantize` takes; returns what the call takes, and the shape."""
-    shape = check_gate_rows(x, up, options)
-    # What is quantized has no memory, but the rules of such a part of x.
-    fmt, code, _ = checks.check_quantize(x[..., : shape[-1]], format, rounding)
+def gate_arguments(
+    x, up, options: GateOptions, format, rounding, given, *, is_fake=False, is_common=False
+):
+    """Checks what `gate_quantize` takes, not what is common; returns that, as the call has it.
+
+    The shape of hidden numbers stands behind it.
+    """
+    chosen = chosen_gate(options)
+    shape, rows = x.shape, x
+    if not (is_common and chosen.row.is_gated):
+        shape = check_gate_rows(x, up, options, chosen)
+        # What is quantized has no memory, but the rules of such a part of x.
+        rows = x[..., : shape[-1]]
+    fmt, code, _ = checks.check_quantize(rows, format, rounding)
     given = checks.check_tensor_scale(given, x, fmt, is_fake=is_fake)
-    return (x, up, options, fmt, code, given), shape
+    return (x, up, chosen, fmt, code, given), shape
 
 
 def _gate(x, up, *rest):

@@ -48,7 +48,12 @@ class GateChoice(NamedTuple):
 
 def check_gate(options: GateOptions) -> Gate:
     """Checks the name of an activation, its order and its numbers; returns what a call has."""
-    row, interleaved, *numbers = chosen_gate(options)
+    return gate_of(chosen_gate(options))
+
+
+def gate_of(chosen: GateChoice) -> Gate:
+    """Returns what a call has of an activation."""
+    row, interleaved, *numbers = chosen
     return Gate(row.code, int(interleaved), *map(_bits_of, numbers))
 
 

@@ -18,6 +18,7 @@ Tuples are added, not unpacked into each other: that takes half the time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from math import prod
 from typing import NamedTuple
 
@@ -93,14 +94,16 @@ def _many(a: Operand, b: Operand, bias: Tensor | None, dtype: int) -> Tensor:
     its own memory, however far apart.
     """
     a = _with_scales_a_row(by_rows(a))
-    (*lead, n, k), m = b.shape, a.shape[-2]
+    (*lead, m, _), k = a._codes.shape, b._k
     count = prod(lead)
+    n = _rows_of(b) // count if count else b.shape[-2]
     out, address = empty(a._codes, (*lead, m, n), dtype)
     if not (count and m and n):
         return out
     if bias is not None and (bias.ndim == 1 or not bias.is_contiguous()):
         bias = bias.expand(*lead, n).contiguous()
-    if b._codes.ndim > 3 or not b._codes[0].is_contiguous() or not b._scales[0].is_contiguous():
+    is_apart = not (b._codes.is_contiguous() and b._scales.is_contiguous())
+    if b._codes.ndim > 3 or (is_apart and not _are_matrices_contiguous(b)):
         b = by_rows(b).view(count, n, k)
     if launcher_of(out) is ROCM:
         # No kernel for groups takes codes.
@@ -108,12 +111,24 @@ def _many(a: Operand, b: Operand, bias: Tensor | None, dtype: int) -> Tensor:
         pairs = zip(rows.unbind(), b.unbind(), biases, strict=True)
         parts = [codes_by_codes(left, right, addend, dtype) for left, right, addend in pairs]
         return torch.stack(parts).view(*lead, m, n)
-    sizes = torch.full((count,), m, dtype=torch.int32, device=out.device)
-    (_kept, sizes_at), (_added_to, right) = memory_of(sizes), _experts(b, bias)
+    sizes = _equal_sizes(count, m) if out.is_cpu else _sizes_on(out.device, count, m)
+    (_added_to, right), sizes_at = _experts(b, bias), sizes.data_ptr()
     left = Left(ENCODED, *addresses_of(a), 0, 0, a._native[0], 0)
     call = left + right + Groups(sizes_at, address, dtype, count * m, n, k)
     launcher_of(out).launch("multiply_grouped", call, out)
     return out
+
+
+def _are_matrices_contiguous(b: Operand) -> bool:
+    return b._codes[0].is_contiguous() and b._scales[0].is_contiguous()
+
+
+def _sizes_on(device: torch.device | str, count: int, rows: int) -> Tensor:
+    return torch.full((count,), rows, dtype=torch.int32, device=device)
+
+
+_equal_sizes = lru_cache(partial(_sizes_on, "cpu"))
+"""The same in the CPU's memory, which nobody writes."""
 
 
 def floats_by_codes(
@@ -265,7 +280,7 @@ def _experts(w: Operand, bias: Tensor | None) -> tuple[Tensor | None, Experts]:
         bias, addend = memory_of(bias)
         bias_dtype = facts().dtype_codes[bias.dtype]
     steps = (w._codes.stride(0), w._scales.stride(0) * w._scales.element_size())
-    return bias, Experts(*right_of(w), w.shape[0], *steps, addend, bias_dtype)
+    return bias, Experts(*right_of(w), w._codes.shape[0], *steps, addend, bias_dtype)
 
 
 def _with_scales_a_row(a: Operand) -> Operand:
