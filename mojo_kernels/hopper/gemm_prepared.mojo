@@ -5,12 +5,14 @@
     MXFP8                 MXFP8, MXFP4      E4M3 by E4M3 or E5M2     A; B for an SS main loop
     MXFP6 (E2M3)          MXFP4             E4M3 by E5M2             A; B for an SS main loop
     MXFP6, MXFP8          MXFP6             E4M3 by E4M3             A, B
-    bfloat16, kept        all of these      bfloat16                 B
+    bfloat16, kept        MXFP4, MXFP6      bfloat16                 B
+    bfloat16, kept        NVFP4             bfloat16                 B
     NVFP4                 NVFP4             bfloat16                 A, then B
     E4M3, float scales    the same          E4M3                     A, if it is floats
 
-MXFP4, MXFP6 and MXFP8 weights are preshuffled, and RS main loops have them become bytes in registers,
-again for each tile of C; float-scaled ones are plain. In the end sums meet the factors of both rows.
+MXFP4, MXFP6 and MXFP8 weights are preshuffled, and RS main loops have those of four and eight bits
+become bytes in registers, again for each tile of C; float-scaled ones are plain. In the end sums meet
+the factors of both rows.
 """
 
 from std.math import ceildiv

@@ -1,9 +1,9 @@
 """What the host decides for a product of one matrix: who takes it, and the grid, by main loop."""
 
-from std.math import ceildiv
+from std.math import ceildiv, lcm
 
 from ...launch.grid import Grid, MAPPED_ALIGNMENT
-from ...layouts import Plain, layout_position
+from ...layouts import GRANULE_BYTES, Plain, layout_position
 from ...numbers.elements import Element
 from ...numbers.formats import FORMATS, Format, NO_FORMAT, WHOLE_ROW, block_of
 from ...numbers.scales import Scale
@@ -21,6 +21,10 @@ comptime MXFP8 = Format.MXFP8.code()
 comptime MXFP6 = Format.MXFP6.code()
 comptime MXFP6_E3M2 = Format.MXFP6_E3M2.code()
 comptime MXFP4 = OPERANDS.code()
+comptime SIXES: List[Int] = [MXFP6, MXFP6_E3M2]
+"""Those of six bits."""
+comptime SIXES_K = lcm(8 * GRANULE_BYTES, Element.E2M3.bits) // Element.E2M3.bits
+"""K of their weights is a multiple of this, or they stay plain."""
 comptime PLAIN = layout_position(Plain.NAME)
 """The position in `LAYOUTS` of rows as they lie."""
 
@@ -63,15 +67,15 @@ def takes_mxfp8(left: Int, right: Int, layout: Int = PRESHUFFLED) -> Bool:
     comptime RIGHT: List[Int] = [MXFP8, MXFP4]
     var is_pair = may_be(left, MXFP8) and _is_one_of[RIGHT](right)
     is_pair = is_pair or may_be(left, MXFP6) and may_be(right, MXFP4)
-    comptime for six in [MXFP6, MXFP6_E3M2]:
+    comptime for six in SIXES:
         var is_left = may_be(left, MXFP8) or may_be(left, six)
         is_pair = is_pair or is_left and may_be(right, six)
     return is_pair and may_be(layout, PRESHUFFLED)
 
 
 def takes_six_bits(left: Int, right: Int, layout: Int = PRESHUFFLED) -> Bool:
-    """Says whether the one that prepares MXFP6 weights as bfloat16 takes two formats: floats are kept."""
-    comptime SIXES: List[Int] = [MXFP6, MXFP6_E3M2]
+    """Says whether the one that prepares MXFP6 weights as bfloat16 takes two formats: floats are kept.
+    """
     var is_pair = may_be(left, NO_FORMAT) and _is_one_of[SIXES](right)
     return is_pair and may_be(layout, PRESHUFFLED)
 
@@ -120,6 +124,8 @@ struct Pair(Equatable, TrivialRegisterPassable):
 
         Weights lie as fast kernels take them.
         """
+        if _is_one_of[SIXES](right) and k % SIXES_K != 0:
+            return Self.NONE
         if takes_mxfp4_weights(left, right):
             if left == NO_FORMAT:
                 return Self.KEPT

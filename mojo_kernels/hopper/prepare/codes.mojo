@@ -136,7 +136,8 @@ def e4m3_power(element: Element) -> Int:
 
 
 def span_of(element: Element) -> Int:
-    """Returns by how much scales of what shares an exponent may differ; of MXFP6 nothing is lost."""
+    """Returns by how much scales of what shares an exponent may differ; of MXFP6 nothing is lost.
+    """
     if element == Element.E2M1:
         return E5M2_SPAN
     if element == Element.E4M3:

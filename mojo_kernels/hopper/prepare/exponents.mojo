@@ -273,6 +273,7 @@ def _missing_here[
     warp: UInt32,
 ) -> UInt32:
     """Returns the same bits of what a lane looks at, one of a warp among so many."""
+    comptime BLOCK_GRANULES = BLOCK * element.bits // 8 // GRANULE_BYTES
     var lane = lane_here()
     var row_lane = lane // UInt32(K_LANES)
     # Four lanes have the same rows: each looks at every fourth word of them.
@@ -288,33 +289,38 @@ def _missing_here[
         comptime for row in range(ROWS_PER_LANE):
             var scale, shared = scale_at(found, UInt32(row)), scale_at(largest, UInt32(row))
             if not fits[element](UInt32.MAX, scale, shared):
-                var any_code = codes_of_block[element](
-                    codes, tile * num_blocks + UInt32(block), row_lane, row
-                )
+                var of_tile = Int(tile * num_blocks + UInt32(block)) * BLOCK_GRANULES
+                var any_code = UInt32(0)
+                comptime if element.bits == 6:
+                    any_code = sixes_of_block(
+                        codes, tile * num_blocks + UInt32(block), row_lane, row
+                    )
+                else:
+                    comptime for granule in range(BLOCK_GRANULES):
+                        comptime for k_lane in range(K_LANES):
+                            var at = row_lane * UInt32(K_LANES) + UInt32(k_lane)
+                            any_code |= codes[of_tile + granule, Int(at) * ROWS_PER_LANE + row]
                 if not fits[element](any_code, scale, shared):
                     missing |= UInt32(1 << row)
     return missing
 
 
 @always_inline
-def codes_of_block[
-    element: Element
-](codes: Matrix[DType.uint32], block: UInt32, row_lane: UInt32, row: Int) -> UInt32:
-    """Returns all codes of a block of one of a lane's four rows, one over the other.
+def sixes_of_block(
+    codes: Matrix[DType.uint32], block: UInt32, row_lane: UInt32, row: Int
+) -> UInt32:
+    """Returns all magnitudes of a block of six-bit codes, a row's, one over the other.
 
-    The block is one of all tiles, of granules. Codes of six bits come without their signs.
+    The block is one of all tiles; of two, three granules are made. The row is one of a lane's four.
     """
-    comptime WORDS = BLOCK * element.bits // 8 // RUN_BYTES
-    # Of six bits, two blocks are three granules.
-    comptime TOGETHER = 2 if element.bits == 6 else 1
-    var blocks, in_blocks = divmod(block, UInt32(TOGETHER))
-    var first = Int(blocks) * (TOGETHER * WORDS // K_LANES)
+    comptime BITS, GRANULES = 6, 3
+    comptime WORDS = BLOCK * BITS // 8 // RUN_BYTES
+    var pair, which = divmod(block, UInt32(GRANULES * K_LANES // WORDS))
     var found = UInt32(0)
-    comptime for i in range(WORDS):
-        var granule, k_lane = divmod(in_blocks * UInt32(WORDS) + UInt32(i), UInt32(K_LANES))
-        var at = row_lane * UInt32(K_LANES) + k_lane
-        var here = codes[first + Int(granule), Int(at) * ROWS_PER_LANE + row]
-        comptime if element.bits == 6:
-            here &= magnitude_bits(element.bits, i % SIX_WORDS)
-        found |= here
+    comptime for i in range(GRANULES * K_LANES):
+        comptime granule, k_lane = divmod(i, K_LANES)
+        comptime MAGNITUDES = magnitude_bits(BITS, i % SIX_WORDS)
+        var at = row_lane * UInt32(K_LANES) + UInt32(k_lane)
+        var word = codes[Int(pair) * GRANULES + granule, Int(at) * ROWS_PER_LANE + row]
+        found |= word & MAGNITUDES if which == UInt32(i // WORDS) else 0
     return found

@@ -143,9 +143,7 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
         self.prepare_tile_of[Self.ELEMENT](b, k, tile, cta)
 
     @always_inline
-    def prepare_tile_of[
-        element: Element
-    ](self, b: TilesOfB, k: UInt32, tile: UInt32, cta: UInt32):
+    def prepare_tile_of[element: Element](self, b: TilesOfB, k: UInt32, tile: UInt32, cta: UInt32):
         """Prepares a tile of B whose codes are of an element."""
         comptime if Self.in_workspace:
             var of_b = TileOfB[Self.operand, element].of(b.w, k, tile)

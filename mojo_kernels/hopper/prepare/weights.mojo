@@ -48,7 +48,7 @@ from .codes import (
     scale_at,
     scaled_down,
 )
-from .exponents import SharedExponents, codes_of_block, find_exponents
+from .exponents import SharedExponents, find_exponents, sixes_of_block
 from ..gemm_operands import StagedRows
 
 comptime TILE_WORDS = TILE_BYTES // 4
@@ -223,12 +223,14 @@ struct TileOfB[operand: OperandType, element: Element, scale: Scale = Scale.E8M0
         var row_lane, k_lane = divmod(lane_here(), UInt32(K_LANES))
         var there = min(unit, self.k // UInt32(Self.UNIT_CODES) - 1)
         comptime for i in range(SIX_WORDS):
-            var granule, other_lane = divmod(UInt32(SIX_WORDS) * k_lane + UInt32(i), UInt32(K_LANES))
+            var granule, other_lane = divmod(
+                UInt32(SIX_WORDS) * k_lane + UInt32(i), UInt32(K_LANES)
+            )
             var in_tile = (there * UInt32(SIX_WORDS) + granule) * UInt32(TILE_WORDS)
             var at = in_tile + (row_lane * UInt32(K_LANES) + other_lane) * UInt32(ROWS_PER_LANE)
-            var loaded = flat_of(self.words).load[
-                width=ROWS_PER_LANE, alignment=GRANULE_BYTES
-            ](Coord(Int(at)))
+            var loaded = flat_of(self.words).load[width=ROWS_PER_LANE, alignment=GRANULE_BYTES](
+                Coord(Int(at))
+            )
             comptime for row in range(ROWS_PER_LANE):
                 found.words[ROWS_PER_LANE * i + row] = loaded[row]
         comptime HALVES = UInt32(Self.UNIT_CODES // BLOCK)
@@ -389,7 +391,7 @@ def _loses_any[element: Element](w: Weights, tile: UInt32, k: UInt32) -> Bool:
                 keep_branch()
                 comptime if element.bits == 6:
                     if may_lose_in_bf16[element](scale):
-                        found |= codes_of_block[element](all_words, block, row_lane, row) != 0
+                        found |= sixes_of_block(all_words, block, row_lane, row) != 0
                 else:
                     comptime BLOCK_GRANULES = BLOCK * element.bits // 8 // GRANULE_BYTES
                     for word in range(BLOCK_GRANULES * K_LANES):
