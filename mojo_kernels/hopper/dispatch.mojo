@@ -12,6 +12,7 @@ from ..simt import dispatch as portable
 from ..simt.quantize import quantize as quantize_portably
 from . import gemm_rs_bf16 as rs_bf16, quantize as fast
 from .host.gemm import takes_float_scales, takes_mxfp4_weights, takes_mxfp8, takes_nvfp4_weights
+from .host.gemm import takes_six_bits
 from .host.workspace import RoundedPlaces
 from .layout import NVFP4, OPERANDS
 from .plan import Kernel, OperandType, Plan
@@ -51,6 +52,9 @@ def launch[
             return rs_bf16.launch[OPERANDS.scale](problem, plan, queue)
         if plan.kernel.operand == OperandType.E5M2:
             return launch_prepared[OperandType.E5M2](problem, plan, queue)
+    comptime if takes_mxfp4_weights(LEFT, RIGHT, known.layout) or takes_six_bits(
+        LEFT, RIGHT, known.layout
+    ):
         if plan.kernel == Kernel.SS_BF16:
             return launch_prepared[OperandType.BF16](problem, plan, queue)
     comptime if takes_mxfp8(LEFT, RIGHT, known.layout):

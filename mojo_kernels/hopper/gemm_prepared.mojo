@@ -4,12 +4,15 @@
     MXFP4                 MXFP4             E5M2 by E5M2             A; B for an SS main loop
     MXFP8                 MXFP8, MXFP4      E4M3 by E4M3 or E5M2     A; B for an SS main loop
     MXFP6 (E2M3)          MXFP4             E4M3 by E5M2             A; B for an SS main loop
-    bfloat16, kept        MXFP4, NVFP4      bfloat16                 B
+    MXFP6, MXFP8          MXFP6             E4M3 by E4M3             A, B
+    bfloat16, kept        MXFP4, MXFP6      bfloat16                 B
+    bfloat16, kept        NVFP4             bfloat16                 B
     NVFP4                 NVFP4             bfloat16                 A, then B
     E4M3, float scales    the same          E4M3                     A, if it is floats
 
-MXFP4 and MXFP8 weights are preshuffled, and RS main loops have them become bytes in registers,
-again for each tile of C; float-scaled ones are plain. In the end sums meet the factors of both rows.
+MXFP4, MXFP6 and MXFP8 weights are preshuffled, and RS main loops have those of four and eight bits
+become bytes in registers, again for each tile of C; float-scaled ones are plain. In the end sums meet
+the factors of both rows.
 """
 
 from std.math import ceildiv
@@ -17,13 +20,14 @@ from std.math import ceildiv
 from ..launch.grid import Workspace
 from ..launch.queue import Queue, device_pointer
 from ..launch.tensor_map import MappedRows
-from ..numbers.formats import block_of
+from ..numbers.elements import Element
+from ..numbers.formats import FORMATS, NO_FORMAT, block_of
 from ..problem import Left, LeftKind, Problem
 from ..simt.arguments import Activations
 from .stream_k import FixUp
 from .gemm_rs_fp8 import launch as launch_rs
 from .gemm_ss import launch as launch_ss
-from .host.gemm import MXFP4, MXFP6, Pair, Scaling, grid_of_rs_fp8, shareable
+from .host.gemm import MXFP4, Pair, Scaling, grid_of_rs_fp8, shareable
 from .host.workspace import (
     LANE_CHUNKS,
     MANY_CHUNKS,
@@ -58,10 +62,12 @@ def launch_prepared[
         else:
             raise Error("plan: bfloat16 is for bfloat16 activations that are kept")
     comptime WEIGHT_BITS: List[Int] = [4, 8] if IS_E4M3 else [4]
+    # MXFP6 weights are as wide as MXFP8 ones then.
+    var is_wide = IS_E4M3 and problem.right.format != MXFP4
     var cut = shareable(problem.m, problem.n, problem.k, plan)
     comptime for tile_rows in RS_TILE_HEIGHTS:
         comptime for bits in WEIGHT_BITS:
-            if plan.rows == tile_rows and (problem.right.format == MXFP4) == (bits == 4):
+            if plan.rows == tile_rows and is_wide == (bits == 8):
                 comptime if operand == OperandType.E5M2 or (IS_E4M3 and tile_rows in TILE_HEIGHTS):
                     if plan.kernel.main_loop == MainLoop.RS:
                         return _launch[operand, bits, False, tile_rows](problem, cut, queue)
@@ -90,13 +96,15 @@ def _launch[
         m, k, MANY_CHUNKS if Rows.IS_E5M2 else LANE_CHUNKS
     )
     var b = TilesOfB.of(problem, ctas_of_tile(n, most_ctas) if in_workspace else 1)
-    if problem.left.format == MXFP6:
-        comptime if Rows.IS_E4M3 and bits == 4:
-            var sixes = PreparedSixes[bits, in_workspace](
-                rebind[PreparedRows[OperandType.E4M3, bits, in_workspace]](rows)
-            )
-            launch_prepare(a, b, sixes, source, queue)
-    else:
+    var left, right = _element_of(problem.left.format), _element_of(problem.right.format)
+    var has_sixes = left.bits == 6 or right.bits == 6
+    comptime for of_a in [Element.E4M3, Element.E2M3, Element.E3M2]:
+        comptime for of_b in [Element.E2M1, Element.E2M3, Element.E3M2]:
+            comptime Sixes = PreparedSixes[operand, bits, in_workspace, of_a, of_b]
+            comptime if Sixes.exists():
+                if left == of_a and right == of_b:
+                    launch_prepare(a, b, Sixes(rows), source, queue)
+    if not has_sixes:
         launch_prepare(a, b, rows, source, queue, fix_up.counters, num_counters)
     var cut = plan.within(Int(rows.num_steps()))
     comptime if in_workspace:
@@ -114,6 +122,11 @@ def _launch[
                     rows, grid, problem, 1, queue, fix_up
                 )
         launch_rs[Rows, tile_rows](rows, grid, problem, cut.ranks, queue)
+
+
+def _element_of(format: Int) -> Element:
+    """Returns the element of a format; what is kept meets weights as E4M3 would."""
+    return Element.E4M3 if format == NO_FORMAT else materialize[FORMATS]()[format].element
 
 
 def _kept(problem: Problem, left: Left, tile_rows: Int) -> MappedRows:

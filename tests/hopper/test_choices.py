@@ -289,6 +289,23 @@ def test_fp8_on_both_sides_has_one_kernel_for_any_rows(m, activations, format):
     assert decision.workspace_bytes == m * (4096 + 4 * 4096 // 128)
 
 
+@pytest.mark.parametrize("format", ["mxfp6", "mxfp6_e3m2"])
+def test_weights_of_six_bits_are_prepared_for_bytes_and_for_many_rows_of_bfloat16(format):
+    """Of K that is no multiple of 64, weights stay plain."""
+    for m, k in product((1, 16, 127, 128, 200, 8192), (4096, 4128)):
+        decisions = {
+            left: mx.explain(m, 4096, k, device="cuda", activations=left, format=format)
+            for left in ("bf16", "mxfp8", format, "mxint8")
+        }
+        for left, decision in decisions.items():
+            is_fast = k == 4096 and (left in ("mxfp8", format) or (left == "bf16" and m >= 128))
+            assert decision.kernel.startswith("hopper/gemm_ss" if is_fast else "simt/"), (m, left)
+            if is_fast:
+                assert decision.workspace_bytes >= 4096 * k * (2 if left == "bf16" else 1)
+            elif k != 4096 or left == "mxint8":
+                assert "fast kernels take MXFP4 weights" in decision.reason
+
+
 @pytest.mark.parametrize("m", [1, 16, 200, 8192])
 @pytest.mark.parametrize("format", ["mxfp8", "mxfp4"])
 def test_mxfp8_has_it_too_by_weights_of_eight_or_four_bits(m, format):

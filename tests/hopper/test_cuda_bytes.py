@@ -21,8 +21,10 @@ NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "f
 ROWS, BLOCKS, SQUARES = E4M3_FORMATS
 MX = ("mxfp8", "mxfp8")
 NARROW = ("mxfp8", "mxfp4")
-PAIRS = [*((left, right) for left in E4M3_FORMATS for right in E4M3_FORMATS), MX, NARROW]
-LINEAR = [(ROWS, ROWS), (BLOCKS, SQUARES), MX, NARROW]
+SIXES = [("mxfp8", "mxfp6"), ("mxfp6", "mxfp6"), ("mxfp6_e3m2", "mxfp6_e3m2")]
+"""K of six-bit weights is a multiple of 64, or they stay plain."""
+PAIRS = [*((left, right) for left in E4M3_FORMATS for right in E4M3_FORMATS), MX, NARROW, *SIXES]
+LINEAR = [(ROWS, ROWS), (BLOCKS, SQUARES), MX, NARROW, *SIXES]
 SCALE_ROUNDINGS = 2
 SHAPES = [
     (1, 32, 32), (7, 33, 160), (16, 129, 128), (33, 100, 96), (193, 257, 1056), (300, 130, 512),
@@ -61,7 +63,7 @@ def small_integers(rows, k, format, seed):
     generator = torch.Generator(device="cuda").manual_seed(rows + 3 * k + seed)
     x = torch.randint(-2, 3, (rows, k), generator=generator, device="cuda").float()
     q = mx.quantize(x, format=format)
-    if format != "mxfp4":  # whose codes are small integers anyway
+    if "fp8" in format:  # codes of others are small integers anyway
         q.codes.copy_(x.to(torch.float8_e4m3fn).view(torch.uint8))
     exponents = torch.randint(-2, 3, q.scales.shape, generator=generator, device="cuda")
     scaled(q.scales, exponents.float())
@@ -81,6 +83,7 @@ def check(a, w, *, dtype=torch.bfloat16, bias=None, more_error=0.0):
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_products_of_small_integers_are_exact(pair, shape):
     m, n, k = shape
+    k += -k % (64 if pair in SIXES else 32)
     if m * n > 1e6 and pair not in LINEAR:
         m, n, k = 200, 300, k + 128
     a, w = small_integers(m, k, pair[0], 1), small_integers(n, k, pair[1], 2)
@@ -93,7 +96,7 @@ def test_products_of_small_integers_are_exact(pair, shape):
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_products_of_any_codes_are_within_the_bound(pair):
-    for m, n, k in [(5, 40, 288), (70, 130, 544)]:
+    for m, n, k in [(5, 40, 288), (70, 130, 576)]:
         check(coded(m, k, pair[0], 1), coded(n, k, pair[1], 2))
 
 
@@ -102,14 +105,14 @@ def test_products_of_any_codes_are_within_the_bound(pair):
 def test_bias_is_added_after_the_scales(dtype, pair):
     for n in (40, 35):
         bias = torch.randn(n, device="cuda").to(dtype)
-        check(coded(70, 416, pair[0]), coded(n, 416, pair[1]), dtype=dtype, bias=bias)
+        check(coded(70, 448, pair[0]), coded(n, 448, pair[1]), dtype=dtype, bias=bias)
 
 
 @pytest.mark.parametrize("rounding", ["even", "rceil"])
 @pytest.mark.parametrize("left, right", LINEAR)
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
 def test_linear_is_matmul_of_what_quantize_gives(dtype, left, right, rounding):
-    for m, n, k in [(3, 40, 96), (200, 130, 2336), (70, 64, 4128)]:
+    for m, n, k in [(3, 40, 96), (200, 130, 2368), (70, 64, 4128)]:
         x = (torch.randn(m, k, device="cuda") * 2.0 ** torch.randint(-9, 9, (m, 1)).cuda()).to(
             dtype
         )
@@ -131,9 +134,9 @@ def test_scales_beyond_float32_sums_take_another_way(left, right, row, scale, ot
 
 
 @pytest.mark.parametrize("left, right", [(0, 254), (254, 0), (200, 40), (40, 200), (127, 1)])
-@pytest.mark.parametrize("weights", ["mxfp8", "mxfp4"])
+@pytest.mark.parametrize("weights", ["mxfp8", "mxfp4", "mxfp6", "mxfp6_e3m2"])
 def test_scales_of_mx_blocks_are_any_power_of_two(weights, left, right):
-    a, w = coded(70, 416, "mxfp8"), coded(200, 416, weights, 1)
+    a, w = coded(70, 448, "mxfp8"), coded(200, 448, weights, 1)
     a.scales[:, 1:3], w.scales[:150, 1:3] = left, right
     check(a, w)
     a.scales[:], w.scales[:] = left, right
@@ -218,7 +221,7 @@ def test_a_graph_replays_with_new_activations_on_its_own_stream():
 
 def test_a_product_gives_the_same_bits_every_time():
     for left, right in LINEAR:
-        a, w = coded(1000, 1056, left), coded(1000, 1056, right).preshuffle()
+        a, w = coded(1000, 1088, left), coded(1000, 1088, right).preshuffle()
         first = mx.matmul(a, w, out_dtype=torch.bfloat16)
         for _ in range(20):
             assert torch.equal(first, mx.matmul(a, w, out_dtype=torch.bfloat16))

@@ -276,3 +276,16 @@ def test_requantize_is_quantize_of_the_numbers_in_float32(rng, source, format, m
         wanted = np.sqrt((lost**2).sum() / (values_of(floats) ** 2).sum())
         np.testing.assert_allclose(error, wanted, rtol=1e-12)
         assert error == 0 if format == source else 0 < error < 0.15
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("format", ["mxfp6", "mxfp6_e3m2"])
+def test_six_bits_become_mxfp8_without_a_loss_under_scales_that_are_rounded_up(format):
+    """Of every code under every largest one, either sign."""
+    codes = np.minimum(np.arange(32), np.arange(1, 32)[:, None]).astype(np.uint8)
+    codes = np.concatenate([codes, codes | 0x20])
+    scales = torch.full((len(codes), 1), 120, dtype=torch.uint8)
+    w = mx.MXTensor(torch.from_numpy(oracle.pack(codes, 6)), scales, format=format)
+    got, error = mx.requantize(w, "mxfp8", rounding="rceil")
+    assert error == 0
+    assert torch.equal(got.dequantize("float32"), w.dequantize("float32"))

@@ -23,6 +23,10 @@ PAIRS = [
     ("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("fp8_block", "fp8_block"), ("mxfp8", "mxfp8"),
     ("mxfp8", "mxfp4"), ("mxfp6", "mxfp4"),
 ]  # fmt: skip
+SIXES = [
+    ("mxfp8", "mxfp6"), ("mxfp6", "mxfp6"), ("mxfp8", "mxfp6_e3m2"), ("mxfp6_e3m2", "mxfp6_e3m2")
+]  # fmt: skip
+"""Weights of six bits on FP8 tensor cores."""
 
 
 PLANS = [
@@ -85,6 +89,22 @@ def test_eight_bits_in_every_plan(pair, seed):
     for plan, (m, n, k) in zip(plans, shapes, strict=False):
         bias = torch.randn(n).bfloat16()
         check(coded(m, k, pair[0], 1), coded(n, k, pair[1], 2), plan, bias=bias, seed=seed)
+
+
+@pytest.mark.parametrize("seed, pair", list(enumerate(SIXES)))
+def test_weights_of_six_bits_become_bytes_in_every_plan(pair, seed):
+    """Of K that ends within a stage, and activations that are rounded in the call."""
+    plans = ["ss_e4m3 128x128 prepared", "ss_e4m3 64x256 splitK2 prepared"]
+    for plan, (m, n, k) in zip(plans, [(33, 100, 448), (70, 264, 192)], strict=True):
+        x, w, bias = torch.randn(m, k).bfloat16(), coded(n, k, pair[1], 2), torch.randn(n)
+        x[1], x[2, 5] = 0, torch.inf
+        a = mx.quantize(x, format=pair[0])
+        launches = check(a, w, plan, bias=bias.bfloat16(), seed=seed)
+        assert ["prepare" in launch.entry for launch in launches] == [True, False]
+        got, same = multiplied(x, w, plan, activations=pair[0])[0], multiplied(a, w, plan)[0]
+        assert got[2].isnan().all() and np.array_equal(
+            values_of(got), values_of(same), equal_nan=True
+        )
 
 
 @pytest.mark.parametrize("pair", [("fp8", "fp8_block_2d"), ("fp8_block", "fp8")])
@@ -169,6 +189,31 @@ def test_codes_of_six_bits_are_exact_however_far_below_the_largest_scale_of_thei
         oracle.assert_bitwise_equal(values_of(got[:, 1]), expected + 0.0)
 
 
+@pytest.mark.parametrize("activations", ["mxfp8", "bf16"])
+@pytest.mark.parametrize("format", ["mxfp6", "mxfp6_e3m2"])
+def test_every_weight_of_six_bits_is_exact_under_any_scale(format, activations):
+    """Also where a row's scales are so far apart, or from one, that another way computes it."""
+    scales = np.r_[:8, 60:68, 120:136, 186:194, 248:256]
+    codes, rows = np.tile(np.arange(64, dtype=np.uint8), (len(scales), 1)), np.arange(len(scales))
+    blocks = torch.from_numpy(np.stack([scales, scales], 1).astype(np.uint8))
+    if activations == "mxfp8":
+        # The second block of a row is far below the first one, which is the largest number.
+        codes[:, :32], blocks[:, 0] = 0x1F, 140
+        blocks[:, 1] = torch.from_numpy((140 - rows % 32).astype(np.uint8))
+        codes[:, 32:] = np.where(rows[:, None] < 32, codes[:, 32:], np.arange(32))
+    w = mx.MXTensor(torch.from_numpy(oracle.pack(codes, 6)), blocks, format=format)
+    x, rules = torch.eye(64).bfloat16(), {"activations": activations}
+    if activations == "bf16":
+        rules["out_dtype"] = torch.float32
+    kind = "ss_bf16" if activations == "bf16" else "ss_e4m3"
+    got = values_of(multiplied(x, w, f"{kind} 128x128 prepared", **rules)[0]).T
+    with np.errstate(over="ignore"):
+        expected = np.float64(np.float32(numbers_of(w)))
+    assert np.isnan(expected).sum() == (64 if activations == "bf16" else 0)
+    # Sums begin with zero: none is minus zero.
+    assert np.array_equal(got + 0.0, expected + 0.0, equal_nan=True)
+
+
 @pytest.mark.parametrize("plan", ["rs_e4m3 64x128 splitK2", "ss_e4m3 128x128 prepared"])
 def test_small_blocks_beside_large_ones_are_within_the_bound_of_a_common_scale(plan):
     a, w = far_blocks()
@@ -176,19 +221,22 @@ def test_small_blocks_beside_large_ones_are_within_the_bound_of_a_common_scale(p
 
 
 @pytest.mark.parametrize(
-    "plan, m, k, scale",
+    "plan, m, k, scale, format",
     [
-        ("ss_bf16 128x128 prepared", 130, 416, 130),
-        ("ss_bf16 64x256 splitK2 prepared", 130, 96, 130),
-        ("ss_bf16 128x128 splitK4 prepared", 130, 288, 130),
-        ("ss_bf16 128x128 prepared", 20, 416, 253),
-        ("ss_bf16 64x256 splitK2 prepared", 70, 96, 253),
-        ("ss_bf16 128x128 splitK4 prepared", 20, 288, 253),
+        ("ss_bf16 128x128 prepared", 130, 416, 130, "mxfp4"),
+        ("ss_bf16 64x256 splitK2 prepared", 130, 96, 130, "mxfp4"),
+        ("ss_bf16 128x128 splitK4 prepared", 130, 288, 130, "mxfp4"),
+        ("ss_bf16 128x128 prepared", 20, 416, 253, "mxfp4"),
+        ("ss_bf16 64x256 splitK2 prepared", 70, 96, 253, "mxfp4"),
+        ("ss_bf16 128x128 splitK4 prepared", 20, 288, 253, "mxfp4"),
+        ("", 130, 448, 130, "mxfp6"),
+        ("ss_bf16 64x256 splitK2 prepared", 70, 192, 253, "mxfp6"),
+        ("ss_bf16 128x128 splitK4 prepared", 20, 320, 253, "mxfp6_e3m2"),
     ],
 )
-def test_bfloat16_activations_are_multiplied_as_they_lie(plan, m, k, scale):
+def test_bfloat16_activations_are_multiplied_as_they_lie(plan, m, k, scale, format):
     """With a scale of 253 weights are too large for bfloat16: their column is computed slowly."""
-    x, w = torch.randn(m, k).bfloat16(), coded(70, k, "mxfp4", 2)
+    x, w = torch.randn(m, k).bfloat16(), coded(70, k, format, 2)
     x = torch.nn.functional.pad(x, (8, 24))[:, 8 : k + 8]
     assert x.stride(0) == k + 32
     x[:, 32:64] *= 2.0**-120

@@ -13,13 +13,16 @@ from ...problem import Problem
 from ...simt import host as tiles
 from ...simt.host import Cut, factors_of
 from ..plan import Kernel, Plan
-from .costs import FAMILIES, NEVER, RANKS, costs_of, terms_of
+from .costs import FAMILIES, Family, NEVER, RANKS, costs_of, terms_of
 from .gemm import Pair
 from .measured import EXCEPTIONS
 from .workspace import RoundedPlaces, workspace_of as workspace_of_plan
 
 comptime MAX_FEW_ROWS = 8
 """Up to this many rows of activations, no plan wants a workspace."""
+comptime MIN_SIXES_ROWS = 128
+"""From so many rows of bfloat16 on, to prepare MXFP6 weights pays. Guess: what `costs` expects with
+MXFP4 weights, beside the time of the portable kernel with MXFP8 ones."""
 
 
 @fieldwise_init
@@ -52,8 +55,9 @@ struct Choice(TrivialRegisterPassable):
         if self.plan.kernel == Kernel.PORTABLE or self.plan.kernel == Kernel.TILES:
             return (
                 "fast kernels take MXFP4 weights, preshuffled for CUDA, with MXFP4, MXFP6, MXFP8 or"
-                " bfloat16 activations, NVFP4 ones with NVFP4 or bfloat16, and MXFP8, or plain E4M3"
-                " with float32 scales, on both sides"
+                " bfloat16 activations, NVFP4 ones with NVFP4 or bfloat16, MXFP6 ones with the same"
+                " MXFP6, MXFP8 or many rows of bfloat16, and MXFP8, or plain E4M3 with float32"
+                " scales, on both sides"
             )
         if self.plan.kernel == Kernel.SS_E4M3:
             return "codes of eight bits under float scales: FP8 tensor cores, rows as they lie"
@@ -81,22 +85,28 @@ def choose(m: Int, n: Int, k: Int, given: Pair) -> Choice:
         for known in global_constant[EXCEPTIONS]():
             if m == known.m and n == known.n and k == known.k:
                 var plan = _known(known.mxfp4 if pair == Pair.MXFP4 else known.kept)
-                if pair == Pair.KEPT or plan.kernel != Kernel.SS_BF16:
+                if given.has(plan.kernel) and (pair == Pair.KEPT or plan.kernel != Kernel.SS_BF16):
                     return Choice(plan, 0, True)
-    return _cheapest(m, n, k, pair)
+    return _cheapest(m, n, k, given)
 
 
 def _cheapest(m: Int, n: Int, k: Int, pair: Pair) -> Choice:
-    """Returns the plan that is expected to take the least."""
+    """Returns the plan that is expected to take the least, or the portable one if there is none."""
     ref families = global_constant[FAMILIES]()
     var found = Choice(Plan.PORTABLE, NEVER, False)
     for i in range(len(families)):
-        if families[i].has(m, pair):
+        if _is_for(families[i], m, pair):
             var us = costs_of(i, terms_of(families[i], m, n, k), m, k)
             for lane in range(len(RANKS)):
                 if us[lane] < found.us:
                     found = Choice(families[i].plan.with_ranks(Int(RANKS[lane])), us[lane], False)
     return found
+
+
+def _is_for(family: Family, m: Int, pair: Pair) -> Bool:
+    """Says whether plans of a family are for so many rows of a product."""
+    var is_few = pair == Pair.SIXES and m < MIN_SIXES_ROWS
+    return family.has(m, pair.planned()) and pair.has(family.plan.kernel) and not is_few
 
 
 def _known(text: StaticString) -> Plan:
@@ -112,7 +122,7 @@ def candidates(m: Int, n: Int, k: Int, pair: Pair) -> List[Candidate]:
     ref families = global_constant[FAMILIES]()
     var found = List[Candidate]()
     for i in range(len(families)):
-        if families[i].has(m, pair.planned()):
+        if _is_for(families[i], m, pair):
             var terms = terms_of(families[i], m, n, k)
             var us = costs_of(i, terms, m, k)
             for lane in range(len(RANKS)):
@@ -160,7 +170,7 @@ def workspace_of(m: Int, n: Int, k: Int, pair: Pair, forced: Optional[Plan] = No
     if m <= MAX_FEW_ROWS and not is_forced and not pair.is_eight_bits():
         return Workspace(0, 0)
     var space = workspace_of_plan(m, n, k, plan)
-    if pair.is_eight_bits() or is_forced:
+    if pair.is_eight_bits() or pair == Pair.SIXES or is_forced:
         return space
     var other = choose(m, n, k, Pair.MXFP4_WEIGHTS).plan
     return larger(space, workspace_of_plan(m, n, k, other))
@@ -184,7 +194,7 @@ def lent(
         pair = Pair.NONE
     var space = workspace_of(m, n, k, pair, forced)
     # That is where fast kernels for few rows take it, at any address that is aligned.
-    var is_ours = pair != Pair.NONE and not pair.is_eight_bits()
+    var is_ours = pair not in (Pair.NONE, Pair.SIXES) and not pair.is_eight_bits()
     if space.num_bytes() == 0 and is_ours and not _is_portable(forced):
         return space
     return larger(space, tiles.workspace_of_tiles(m, n, k)) if tiles.takes(m, k) else space

@@ -38,9 +38,10 @@ def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises 
     var pair = gemm.Pair.of(left_format, right_format, k)
     if pair != gemm.Pair.NONE:
         var choice = choose(m, n, k, pair)
-        var bits = materialize[FORMATS]()[right_format].element.bits
-        var grid = gemm.grid_of(m, n, k, choice.plan, bits)
-        return Explanation(choice, grid, workspace_of(m, n, k, pair))
+        if choice.plan.kernel != Kernel.PORTABLE:
+            var bits = materialize[FORMATS]()[right_format].element.bits
+            var grid = gemm.grid_of(m, n, k, choice.plan, bits)
+            return Explanation(choice, grid, workspace_of(m, n, k, pair))
     var choice = choice_of_portable(m, n, k, left_format, right_format)
     if choice.plan.kernel == Kernel.TILES:
         var factors = portable.factors_of(left_format, right_format, k)

@@ -1,9 +1,9 @@
 """What the host decides for a product of one matrix: who takes it, and the grid, by main loop."""
 
-from std.math import ceildiv
+from std.math import ceildiv, lcm
 
 from ...launch.grid import Grid, MAPPED_ALIGNMENT
-from ...layouts import Plain, layout_position
+from ...layouts import GRANULE_BYTES, Plain, layout_position
 from ...numbers.elements import Element
 from ...numbers.formats import FORMATS, Format, NO_FORMAT, WHOLE_ROW, block_of
 from ...numbers.scales import Scale
@@ -19,7 +19,12 @@ from .workspace import MAX_K, is_shared
 
 comptime MXFP8 = Format.MXFP8.code()
 comptime MXFP6 = Format.MXFP6.code()
+comptime MXFP6_E3M2 = Format.MXFP6_E3M2.code()
 comptime MXFP4 = OPERANDS.code()
+comptime SIXES: List[Int] = [MXFP6, MXFP6_E3M2]
+"""Those of six bits."""
+comptime SIXES_K = lcm(8 * GRANULE_BYTES, Element.E2M3.bits) // Element.E2M3.bits
+"""K of their weights is a multiple of this, or they stay plain."""
 comptime PLAIN = layout_position(Plain.NAME)
 """The position in `LAYOUTS` of rows as they lie."""
 
@@ -62,6 +67,16 @@ def takes_mxfp8(left: Int, right: Int, layout: Int = PRESHUFFLED) -> Bool:
     comptime RIGHT: List[Int] = [MXFP8, MXFP4]
     var is_pair = may_be(left, MXFP8) and _is_one_of[RIGHT](right)
     is_pair = is_pair or may_be(left, MXFP6) and may_be(right, MXFP4)
+    comptime for six in SIXES:
+        var is_left = may_be(left, MXFP8) or may_be(left, six)
+        is_pair = is_pair or is_left and may_be(right, six)
+    return is_pair and may_be(layout, PRESHUFFLED)
+
+
+def takes_six_bits(left: Int, right: Int, layout: Int = PRESHUFFLED) -> Bool:
+    """Says whether the one that prepares MXFP6 weights as bfloat16 takes two formats: floats are kept.
+    """
+    var is_pair = may_be(left, NO_FORMAT) and _is_one_of[SIXES](right)
     return is_pair and may_be(layout, PRESHUFFLED)
 
 
@@ -90,14 +105,18 @@ struct Pair(Equatable, TrivialRegisterPassable):
     """Activations of bfloat16, which are kept; weights of MXFP4 or NVFP4."""
     comptime NVFP4 = Self(3)
     """Both sides: activations become bfloat16 numbers, with the plans of those that are kept."""
-    comptime ROWS = Self(4)
+    comptime SIXES = Self(4)
+    """Activations of bfloat16, which are kept; weights of MXFP6."""
+    comptime ROWS = Self(5)
     """E4M3 with a float scale for a row, on both sides; results of all below have two bytes."""
-    comptime BLOCKS = Self(5)
+    comptime BLOCKS = Self(6)
     """E4M3 with more float scales than that."""
-    comptime MXFP8 = Self(6)
+    comptime MXFP8 = Self(7)
     """Both sides."""
-    comptime MXFP8_MXFP4 = Self(7)
+    comptime MXFP8_MXFP4 = Self(8)
     """Activations of MXFP8 or MXFP6, weights of MXFP4."""
+    comptime MXFP8_MXFP6 = Self(9)
+    """Activations of MXFP8 or of the weights' format, weights of MXFP6."""
 
     @staticmethod
     def of(left: Int, right: Int, k: Int) -> Self:
@@ -105,6 +124,8 @@ struct Pair(Equatable, TrivialRegisterPassable):
 
         Weights lie as fast kernels take them.
         """
+        if _is_one_of[SIXES](right) and k % SIXES_K != 0:
+            return Self.NONE
         if takes_mxfp4_weights(left, right):
             if left == NO_FORMAT:
                 return Self.KEPT
@@ -112,7 +133,11 @@ struct Pair(Equatable, TrivialRegisterPassable):
         if takes_nvfp4_weights(left, right):
             return Self.KEPT if left == NO_FORMAT else Self.NVFP4
         if takes_mxfp8(left, right):
-            return Self.MXFP8_MXFP4 if right == MXFP4 else Self.MXFP8
+            if right == MXFP8:
+                return Self.MXFP8
+            return Self.MXFP8_MXFP4 if right == MXFP4 else Self.MXFP8_MXFP6
+        if takes_six_bits(left, right):
+            return Self.SIXES
         if takes_float_scales(left, right):
             var has_rows = block_of(left).k_blocks(k) == 1 and block_of(right).k_blocks(k) == 1
             return Self.ROWS if has_rows else Self.BLOCKS
@@ -126,10 +151,12 @@ struct Pair(Equatable, TrivialRegisterPassable):
         var is_float32 = Int32(problem.result.dtype) == FLOAT32
         if pair == Self.NONE or right.layout != pair.layout() or not is_aligned(problem):
             return Self.NONE
-        if pair == Self.KEPT:
+        if pair == Self.KEPT or pair == Self.SIXES:
             # Rows that overlap would be no rows of a tensor map.
             var is_bfloat16 = left.kind == LeftKind.KEPT and Int32(left.dtype) == BFLOAT16
-            return pair if is_bfloat16 and left.row_stride >= problem.k else Self.MXFP4_WEIGHTS
+            if is_bfloat16 and left.row_stride >= problem.k:
+                return pair
+            return Self.MXFP4_WEIGHTS if pair == Self.KEPT else Self.NONE
         if not pair.is_eight_bits():
             return Self.MXFP4_WEIGHTS if is_float32 and pair == Self.MXFP4 else pair
         if left.kind == LeftKind.KEPT or is_float32:
@@ -140,7 +167,9 @@ struct Pair(Equatable, TrivialRegisterPassable):
 
     def planned(self) -> Self:
         """Returns the pair whose plans it gets."""
-        return Self.KEPT if self == Self.NVFP4 else self
+        if self == Self.NVFP4 or self == Self.SIXES:
+            return Self.KEPT
+        return Self.MXFP8 if self == Self.MXFP8_MXFP6 else self
 
     def is_eight_bits(self) -> Bool:
         """Says whether activations have eight bits."""
@@ -160,13 +189,17 @@ struct Pair(Equatable, TrivialRegisterPassable):
             return False
         if self.is_float_scaled():
             return kernel == Kernel.SS_E4M3
+        if self == Self.SIXES:
+            return kernel == Kernel.SS_BF16
+        if self == Self.MXFP8_MXFP6:
+            return kernel == Kernel.SS_E4M3_PREPARED
         var is_e4m3 = kernel.operand == OperandType.E4M3
         return is_e4m3 == self.is_eight_bits() and kernel != Kernel.SS_E4M3
 
     def has_prepared(self, operand: OperandType) -> Bool:
         """Says whether operands of a type are prepared for it."""
         if operand == OperandType.E4M3:
-            return self == Self.MXFP8 or self == Self.MXFP8_MXFP4
+            return self in (Self.MXFP8, Self.MXFP8_MXFP4, Self.MXFP8_MXFP6)
         return self.planned() == (Self.MXFP4 if operand == OperandType.E5M2 else Self.KEPT)
 
 

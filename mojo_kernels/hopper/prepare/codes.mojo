@@ -18,28 +18,35 @@ even, to a multiple of 2 ** -9 under the shared exponent: they move by at most 2
 `E4M3_SPAN` limits d to 14, so that no element moves by more than 16 under its own scale: as much as
 rounding to E4M3 has moved the largest ones, which are 256 to 448 as `quantize` leaves them.
 
-MXFP6 (E2M3) times 2 ** 5 is E4M3, and exact under an exponent that is up to `E2M3_SPAN` larger: a
-multiple of 2 ** 2 and at most 240, of four significant bits.
+MXFP6 is E4M3 with the largest power of two that leaves none too large, 2 ** 5 times E2M3 and 2 ** 4
+times E3M2, and exact under an exponent that is up to 11 or 9 larger: a multiple of 2 ** 2 or 1 and at
+most 240 or 448, of four or three significant bits.
 
-MXFP4 times its scale is a bfloat16 number, unless it is too large, or too small to be regular. What
+MXFP4, or MXFP6, times its scale is a bfloat16 number, unless it is too large, or too small to be regular. What
 does not fit goes to the fallback: it is computed exactly, which takes long.
 """
 
 from std.memory import bitcast
 
+from ...numbers.elements import Element
 from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN
-from ..instructions.packed import Pairs, bytes_of_halves, halves_of_bytes, join_bytes, pick_bytes
-from ..instructions.packed import set_signs
+from ..instructions.packed import (
+    BF16_MANTISSA_BITS,
+    BOTH_HALVES,
+    Pairs,
+    bytes_of_halves,
+    halves_of_bytes,
+    join_bytes,
+    multiply_pairs,
+    pick_bytes,
+    set_signs,
+)
 
 comptime E5M2_SPAN = 26
 """Scales of a row of E5M2 differ by at most this."""
 comptime E4M3_SPAN = 14
 """Scales of what shares an exponent as E4M3 differ by at most this."""
-comptime E2M3_SPAN = 11
-"""The same of elements of E2M3, which then lose nothing."""
-comptime E2M3_POWER = 5
-"""The power of two of such elements."""
 comptime SMALLEST_EXPONENT = E8M0_BIAS - 60
 """The smallest shared one: products of the factors of two rows are regular float32 numbers."""
 comptime LARGEST_EXPONENT = E8M0_BIAS + 60
@@ -60,6 +67,8 @@ comptime MAGNITUDES = UInt32(0x77777777)
 """The bits of eight codes that are no signs."""
 comptime BYTE_MAGNITUDES = UInt32(0x7F7F7F7F)
 """The bits of four codes of eight bits that are no signs."""
+comptime SIX_WORDS = 3
+"""Words of sixteen codes of six bits."""
 comptime SAFE_EXPONENT = 64
 """As bfloat16, no element of a block whose scale is within 2 ** this of one is lost."""
 comptime Bytes = SIMD[DType.uint32, 2]
@@ -118,17 +127,49 @@ def scale_at(scales: UInt32, row: UInt32) -> UInt32:
     return join_bytes(scales, 0x4440 + row)
 
 
+def e4m3_power(element: Element) -> Int:
+    """Returns the exponent of the largest power of two that makes E4M3 of MXFP6; 0 of others."""
+    var power = 0
+    while element.bits == 6 and element.largest() * Float32(2 << power) <= Element.E4M3.largest():
+        power += 1
+    return power
+
+
+def span_of(element: Element) -> Int:
+    """Returns by how much scales of what shares an exponent may differ; of MXFP6 nothing is lost.
+    """
+    if element == Element.E2M1:
+        return E5M2_SPAN
+    if element == Element.E4M3:
+        return E4M3_SPAN
+    return element.unit_exponent() + e4m3_power(element) - Element.E4M3.unit_exponent()
+
+
+def magnitude_bits(bits: Int, word: Int) -> UInt32:
+    """Returns the bits of a word of packed codes of so many bits that are no signs."""
+    var found = UInt32(0)
+    for bit in range(32):
+        if (32 * word + bit) % bits != bits - 1:
+            found |= UInt32(1) << UInt32(bit)
+    return found
+
+
 @always_inline
-def fits[bits: Int](word: UInt32, scale: UInt32, exponent: UInt32) -> Bool:
-    """Says whether codes of a block, of so many bits each, can share an exponent."""
-    comptime SPAN = E5M2_SPAN if bits == 4 else E4M3_SPAN
-    comptime SIZES = MAGNITUDES if bits == 4 else BYTE_MAGNITUDES
+def fits[element: Element](word: UInt32, scale: UInt32, exponent: UInt32) -> Bool:
+    """Says whether codes of a block can share an exponent; signs in a word count for nothing.
+
+    Of six bits the word has none.
+    """
+    comptime SPAN = span_of(element)
+    comptime SIZES = UInt32.MAX if element.bits == 6 else magnitude_bits(element.bits, 0)
     return scale + UInt32(SPAN) >= exponent or word & SIZES == 0
 
 
 @always_inline
-def is_shareable(exponent: UInt32) -> Bool:
-    """Says whether the largest scale of a row can be its shared exponent."""
+def is_shareable[element: Element = Element.E4M3](largest: UInt32) -> Bool:
+    """Says whether the largest scale of a row leads to a shared exponent."""
+    comptime POWER = UInt32(e4m3_power(element))
+    var exponent = largest - POWER
     return exponent >= UInt32(SMALLEST_EXPONENT) and exponent <= UInt32(LARGEST_EXPONENT)
 
 
@@ -149,9 +190,9 @@ def e5m2_factor(exponent: UInt32) -> Float32:
 
 @always_inline
 def scaled_down[
-    count: SIMDLength, //
+    count: SIMDLength, //, lift: Int = 0
 ](words: SIMD[DType.uint32, count], steps: UInt32) -> type_of(words):
-    """Returns E4M3 codes times 2 ** -steps, four a word: no more steps than `E4M3_SPAN`.
+    """Returns E4M3 codes times 2 ** (lift - steps), four a word: up to `E4M3_SPAN` steps.
 
     They are rounded on the way from float16 numbers, which hold all of them. To make the fields of
     all bytes of a word smaller at once, where none becomes irregular, takes longer: warps wait for
@@ -159,7 +200,7 @@ def scaled_down[
     """
     comptime ONE = 15
     comptime MANTISSA_BITS = 10
-    var shift = (UInt32(ONE) - min(steps, UInt32(E4M3_SPAN))) << UInt32(MANTISSA_BITS)
+    var shift = (UInt32(ONE + lift) - min(steps, UInt32(E4M3_SPAN))) << UInt32(MANTISSA_BITS)
     var factor = bitcast[DType.float16, 2](shift | shift << 16)
     var found = type_of(words)(0)
     comptime for i in range(count):
@@ -186,10 +227,51 @@ def bf16_of_codes(word: UInt32) -> Pairs:
 
 
 @always_inline
+def bytes_of_sixes[element: Element](words: SIMD[DType.uint32, 4]) -> SIMD[DType.uint32, 4]:
+    """Returns sixteen codes of six bits, the first three words, as E4M3 codes with their fields.
+
+    Those are elements times 2 ** -`lost_bias`.
+    """
+    comptime SHIFT = UInt32(Element.E4M3.mantissa_bits - element.mantissa_bits)
+    var fours = SIMD[DType.uint32, 4](
+        words[0], words[0] >> 24 | words[1] << 8, words[1] >> 16 | words[2] << 16, words[2] >> 8
+    )
+    var codes = fours & 0x3F
+    comptime for i in range(1, 4):
+        codes |= (fours << UInt32(2 * i)) & (UInt32(0x3F) << UInt32(8 * i))
+    return (codes & 0x20202020) << 2 | (codes & 0x1F1F1F1F) << SHIFT
+
+
+def lost_bias(element: Element) -> Int:
+    """Returns what an exponent field counts for less in E4M3."""
+    return Element.E4M3.bias - element.bias
+
+
+@always_inline
+def bf16_of_sixes[element: Element](bytes: UInt32, next_bytes: UInt32) -> Pairs:
+    """Returns eight codes that `bytes_of_sixes` gives as bfloat16 numbers."""
+    comptime TO_ONE = UInt32(2 * F32_EXPONENT_BIAS - element.bias) << UInt32(BF16_MANTISSA_BITS)
+    var pairs = Pairs()
+    comptime for i in range(4):
+        # Each in the upper byte of a half, from where fields are as far apart as in bfloat16.
+        var halves = join_bytes(bytes if i < 2 else next_bytes, 0x1404 + 0x2020 * UInt32(i % 2))
+        pairs[i] = (halves & 0x80008000) | (halves >> 4 & 0x07F007F0)
+    return multiply_pairs(pairs, TO_ONE * BOTH_HALVES)
+
+
+@always_inline
 def is_safe_in_bf16(scale: UInt32) -> Bool:
     """Says whether no element under a scale byte can be lost; NaN loses none."""
     comptime LEAST = UInt32(E8M0_BIAS - SAFE_EXPONENT)
     return scale - LEAST <= UInt32(2 * SAFE_EXPONENT) or scale == UInt32(E8M0_NAN)
+
+
+@always_inline
+def may_lose_in_bf16[element: Element](scale: UInt32) -> Bool:
+    """Says whether some element under a scale byte that is no NaN is no regular number."""
+    comptime LEAST = UInt32(1 - element.unit_exponent())
+    comptime MOST = UInt32(2 * E8M0_BIAS - element.emax)
+    return scale - LEAST > MOST - LEAST
 
 
 @always_inline

@@ -2,7 +2,7 @@
 
 Floats and codes become bytes under it, and its power of two is a factor in float32. A lane takes
 chunks of eight elements, see `source`, some of which are on the way at once; sixteen neighbours have
-128 elements. Elements are E4M3's own, or those of E2M3, which E4M3 holds.
+128 elements. Elements are E4M3's own, or those of MXFP6, which E4M3 holds.
 """
 
 from layout import Coord
@@ -25,14 +25,13 @@ from ..layout import BLOCK
 from .codes import (
     BYTE_MAGNITUDES,
     Bytes,
-    E2M3_POWER,
-    E2M3_SPAN,
-    E4M3_SPAN,
     NO_EXPONENT,
     NO_FACTOR,
     ZEROS_EXPONENT,
+    e4m3_power,
     is_tile_exponent,
     scaled_down,
+    span_of,
 )
 from .exponents import SharedExponents, StageFactors
 from .source import LaneOfRow, load_floats
@@ -40,7 +39,7 @@ from ..gemm_operands import StagedRows
 from .stages import LaneStores, Order, STEP_CHUNKS
 
 comptime ELEMENT = Element.E4M3
-"""What floats are encoded as, unless they are rounded to E2M3."""
+"""What floats are encoded as, unless they are rounded to six bits."""
 comptime LOG_STEP_CHUNKS = log2_floor(STEP_CHUNKS)
 """Lanes of 128 elements, as an exponent."""
 comptime CODES = DType.uint8
@@ -58,7 +57,7 @@ def encode_row[
     lane: LaneOfRow,
 ):
     """Writes a row of floats, rounded to an element, or `CODES` of one, and its fallback flag."""
-    comptime SPAN = E2M3_SPAN if element == Element.E2M3 else E4M3_SPAN
+    comptime SPAN = span_of(element)
     var stores = LaneStores[order].of(to, lane)
     var row_chunks = UInt32(a.k // CHUNK)
     var codes = rows_of(a.values.unsafe_bitcast[UInt32](), a.k // 4)
@@ -72,8 +71,8 @@ def encode_row[
             var found = Array[UInt8, LANE_CHUNKS](uninitialized=True)
             comptime for i in range(LANE_CHUNKS):
                 var chunk = Int(min(lane.chunk(index + UInt32(i)), row_chunks - 1))
-                comptime if element == Element.E2M3:
-                    words[i] = _bytes_of_sixes(a, row, chunk)
+                comptime if element != ELEMENT:
+                    words[i] = _bytes_of_sixes[element](a, row, chunk)
                 else:
                     words[i] = codes.load[width=2, alignment=CHUNK](Coord(row, chunk * 2))
                 found[i] = scales[row, chunk // LANES_PER_BLOCK]
@@ -150,8 +149,8 @@ def magnitude_of[dtype: DType](x: SIMD[dtype, CHUNK]) -> UInt32:
 def _encode[element: Element](x: Chunk, scale: UInt32) -> Bytes:
     """Returns the bytes of a chunk under a scale byte; zeros for a NaN block."""
     var words: Bytes
-    comptime if element == Element.E2M3:
-        words = _bytes_of_elements(rounded_values(x, scale, materialize[element]()))
+    comptime if element != ELEMENT:
+        words = _bytes_of_elements[element](rounded_values(x, scale, materialize[element]()))
     else:
         # A power of two: what it makes inexact is far below the smallest code.
         words = rounded(x * f32_of_inverse_scale(scale))
@@ -159,26 +158,26 @@ def _encode[element: Element](x: Chunk, scale: UInt32) -> Bytes:
 
 
 @always_inline
-def _bytes_of_sixes(a: Activations, row: Int, chunk: Int) -> Bytes:
-    """Returns the bytes of a chunk of E2M3 codes."""
-    comptime BITS = Element.E2M3.bits
-    var element = materialize[Element.E2M3]()
+def _bytes_of_sixes[element: Element](a: Activations, row: Int, chunk: Int) -> Bytes:
+    """Returns the bytes of a chunk of codes of six bits."""
     var rows = PackedRows[Plain](a.values, a.scales, a.k)
-    var codes = rows.chunk[BITS, RUN_BYTES](element, row, chunk)
-    return _bytes_of_elements(decode_chunk(codes, element))
+    var codes = rows.chunk[element.bits, RUN_BYTES](materialize[element](), row, chunk)
+    return _bytes_of_elements[element](decode_chunk(codes, materialize[element]()))
 
 
 @always_inline
-def _bytes_of_elements(values: Chunk) -> Bytes:
-    """Returns the bytes of elements of E2M3, under a scale that is 2 ** `E2M3_POWER` smaller."""
-    return rounded(values * Float32(1 << E2M3_POWER))
+def _bytes_of_elements[element: Element](values: Chunk) -> Bytes:
+    """Returns the bytes of elements that E4M3 holds with a power of two, under a smaller scale."""
+    comptime POWER = Float32(1 << e4m3_power(element))
+    return rounded(values * POWER)
 
 
 @always_inline
 def scale_of_bytes[element: Element](scale: UInt32) -> UInt32:
     """Returns the scale of the bytes of a block: wrapped around, none that a stage shares."""
-    comptime if element == Element.E2M3:
-        return scale if scale == UInt32(E8M0_NAN) else scale - UInt32(E2M3_POWER)
+    comptime if element != ELEMENT:
+        comptime POWER = UInt32(e4m3_power(element))
+        return scale if scale == UInt32(E8M0_NAN) else scale - POWER
     else:
         return scale
 

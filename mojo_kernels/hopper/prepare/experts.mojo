@@ -16,12 +16,9 @@ from ...routing.groups import Groups
 from ...routing.slots import Slots
 from ...simt.arguments import ExpertWeights
 from ..host.moe import LIST_THREADS as THREADS, LIST_WARPS as WARPS
-from ..layout import TILE_ROWS
+from ..layout import OPERANDS, TILE_ROWS
 from ..routing import Lists, list_groups, list_slots
 from .exponents import SharedExponents, find_exponents_of_warp
-
-comptime WEIGHT_BITS = 4
-"""Bits of a code of the weights."""
 
 
 @fieldwise_init
@@ -50,7 +47,7 @@ struct Matrices(KernelStruct):
     def find_exponents(self, index: UInt32):
         """Finds those of a tile; a warp calls it."""
         var expert, tile = divmod(index, self.tiles)
-        find_exponents_of_warp[WEIGHT_BITS](
+        find_exponents_of_warp[OPERANDS.element](
             self.weights.of(Int(expert)), self.exponents, index * UInt32(TILE_ROWS), tile, self.k
         )
 

@@ -3,8 +3,8 @@
     a byte for each row of A, then for each row of B, both padded; `NO_EXPONENT` flags the fallback
     a byte for each block of each row of A, read where the row has none
 
-That of a row of B is its largest scale, if all blocks can be numbers under it. A CTA, or a warp,
-has a tile of 32 rows. Scales alone tell, but where a block's is too small: if its codes are zeros,
+That of a row of B is its largest scale, of MXFP6 less by what makes elements E4M3, if all blocks can
+be numbers under it. A CTA, or a warp, has a tile of 32 rows. Scales alone tell, but where a block's is too small: if its codes are zeros,
 it fits nevertheless.
 """
 
@@ -15,7 +15,8 @@ from max.gpu.sync import barrier
 from std.bit import log2_floor
 
 from ...launch.queue import DevicePointer, device_pointer
-from ...layouts import GRANULE_BYTES
+from ...layouts import GRANULE_BYTES, RUN_BYTES
+from ...numbers.elements import Element
 from ...operands import Flat, Matrix
 from ...simt.arguments import Weights
 from ...simt.views import flat_of, rows_of
@@ -25,7 +26,8 @@ from ..instructions.shared_memory import any_thread, load_quad, load_word, share
 from ..instructions.shared_memory import store_quad, store_word
 from ..instructions.warp import any_lane, keep_branch, lane_here
 from ..layout import BLOCK, K_LANES, ROW_LANES, ROWS_PER_LANE, TILE_BYTES, TILE_ROWS
-from .codes import NO_EXPONENT, ZEROS_EXPONENT, fits, is_shareable, scale_at
+from .codes import NO_EXPONENT, ZEROS_EXPONENT, e4m3_power, fits, is_shareable, magnitude_bits
+from .codes import SIX_WORDS, scale_at
 from .source import LaneOfRow
 
 comptime ENDS_BYTES = 16
@@ -104,7 +106,7 @@ struct StageFactors(TrivialRegisterPassable):
 
 @always_inline
 def find_exponents[
-    bits: Int
+    element: Element
 ](w: Weights, exponents: SharedExponents, tile: UInt32, k: UInt32) -> UInt32:
     """Writes those of a tile of B; a thread looks at words of four rows' scales.
 
@@ -125,21 +127,21 @@ def find_exponents[
         var at = UInt32(other * ROW_LANES) + row_lane
         ends = _joined(ends, load_quad(base + UInt32(ENDS_BYTES) * at))
 
-    var word, may_miss = _exponents_of[bits](ends)
+    var word, may_miss = _exponents_of[element](ends)
     var missing = UInt32(0)
     # Shared memory is read until here, where stages are put together next.
     if any_thread[THREADS](may_miss):
         keep_branch()
-        missing = _find_missing[bits](w, scales, tile, num_words, word)
+        missing = _find_missing[element](w, scales, tile, num_words, word)
     wait_on_dependent_grids()
     if warp == 0:
-        _store(exponents, tile * UInt32(TILE_ROWS), word, missing)
+        _store[element](exponents, tile * UInt32(TILE_ROWS), word, missing)
     return word
 
 
 @always_inline
 def find_exponents_of_warp[
-    bits: Int
+    element: Element
 ](w: Weights, exponents: SharedExponents, first_row: UInt32, tile: UInt32, k: UInt32):
     """Writes those of a tile of B, which begin at a row of all; a warp calls it."""
     var num_words = k // UInt32(BLOCK) * UInt32(ROW_LANES)
@@ -148,14 +150,14 @@ def find_exponents_of_warp[
     # From lanes that have eight rows each to those that have a row each four times.
     comptime for i in range(4):
         ends[i] = shuffle_idx(ends[i], lane_here() // UInt32(K_LANES))
-    var word, may_miss = _exponents_of[bits](ends)
+    var word, may_miss = _exponents_of[element](ends)
     var missing = UInt32(0)
     if any_lane(may_miss):
         keep_branch()
-        missing = _missing_here[bits, 1](w, scales, tile, num_words, word, 0)
+        missing = _missing_here[element, 1](w, scales, tile, num_words, word, 0)
         comptime for log_step in range(log2_floor(K_LANES)):
             missing |= shuffle_xor(missing, UInt32(1 << log_step))
-    _store(exponents, first_row, word, missing)
+    _store[element](exponents, first_row, word, missing)
 
 
 @always_inline
@@ -185,7 +187,7 @@ def _ends_of[
 
 
 @always_inline
-def _exponents_of[bits: Int](ends: Ends) -> Tuple[UInt32, Bool]:
+def _exponents_of[element: Element](ends: Ends) -> Tuple[UInt32, Bool]:
     """Returns the largest scales of four rows, a byte each, and whether one may be none."""
     var word = UInt32(0)
     var may_miss = False
@@ -195,18 +197,23 @@ def _exponents_of[bits: Int](ends: Ends) -> Tuple[UInt32, Bool]:
         var smallest = (ends[2 + odd] >> UInt32(16 * half)) & 0xFF
         if largest == 0:
             largest = ZEROS_EXPONENT
-        may_miss |= not (is_shareable(largest) and fits[bits](UInt32.MAX, smallest, largest))
+        may_miss |= not (
+            is_shareable[element](largest) and fits[element](UInt32.MAX, smallest, largest)
+        )
         word |= largest << UInt32(8 * row)
     return (word, may_miss)
 
 
 @always_inline
-def _store(exponents: SharedExponents, first_row: UInt32, word: UInt32, missing: UInt32):
-    """Stores those of a tile, which begin at a row; a warp calls it."""
+def _store[
+    element: Element
+](exponents: SharedExponents, first_row: UInt32, word: UInt32, missing: UInt32):
+    """Stores those of a tile, which begin at a row, by the largest scales; a warp calls it."""
+    comptime POWER = UInt32(e4m3_power(element))
     var row_lane, k_lane = divmod(lane_here(), UInt32(K_LANES))
     if k_lane == 0:
         comptime for row in range(ROWS_PER_LANE):
-            var found = scale_at(word, UInt32(row)).cast[DType.uint8]()
+            var found = (scale_at(word, UInt32(row)) - POWER).cast[DType.uint8]()
             if missing & UInt32(1 << row) != 0:
                 found = NO_EXPONENT
             exponents.of_b()[Int(first_row + UInt32(row * ROW_LANES) + row_lane)] = found
@@ -224,7 +231,7 @@ def _joined(ends: Ends, others: Ends) -> Ends:
 
 @no_inline
 def _find_missing[
-    bits: Int
+    element: Element
 ](
     w: Weights, scales: Matrix[DType.uint32], tile: UInt32, num_words: UInt32, largest: UInt32
 ) -> UInt32:
@@ -239,7 +246,7 @@ def _find_missing[
     if thread_idx.x < TILE_ROWS:
         store_word(base + 4 * UInt32(thread_idx.x), 0)
     barrier()
-    var here = _missing_here[bits, WARPS](
+    var here = _missing_here[element, WARPS](
         w, scales, tile, num_words, largest, UInt32(thread_idx.x) // 32
     )
     comptime for row in range(ROWS_PER_LANE):
@@ -256,7 +263,7 @@ def _find_missing[
 
 @always_inline
 def _missing_here[
-    bits: Int, num_warps: Int
+    element: Element, num_warps: Int
 ](
     w: Weights,
     scales: Matrix[DType.uint32],
@@ -266,7 +273,7 @@ def _missing_here[
     warp: UInt32,
 ) -> UInt32:
     """Returns the same bits of what a lane looks at, one of a warp among so many."""
-    comptime BLOCK_GRANULES = BLOCK * bits // 8 // GRANULE_BYTES
+    comptime BLOCK_GRANULES = BLOCK * element.bits // 8 // GRANULE_BYTES
     var lane = lane_here()
     var row_lane = lane // UInt32(K_LANES)
     # Four lanes have the same rows: each looks at every fourth word of them.
@@ -275,19 +282,45 @@ def _missing_here[
     var codes = rows_of(w.codes.unsafe_bitcast[UInt32](), TILE_BYTES // 4)
     var missing = UInt32(0)
     comptime for row in range(ROWS_PER_LANE):
-        if not is_shareable(scale_at(largest, UInt32(row))):
+        if not is_shareable[element](scale_at(largest, UInt32(row))):
             missing |= UInt32(1 << row)
     for block in range(first, num_blocks, UInt32(num_warps * K_LANES)):
         var found = scales[Int(tile), Int(block) * ROW_LANES + Int(row_lane)]
         comptime for row in range(ROWS_PER_LANE):
             var scale, shared = scale_at(found, UInt32(row)), scale_at(largest, UInt32(row))
-            if not fits[bits](UInt32.MAX, scale, shared):
+            if not fits[element](UInt32.MAX, scale, shared):
                 var of_tile = Int(tile * num_blocks + UInt32(block)) * BLOCK_GRANULES
                 var any_code = UInt32(0)
-                comptime for granule in range(BLOCK_GRANULES):
-                    comptime for k_lane in range(K_LANES):
-                        var at = row_lane * UInt32(K_LANES) + UInt32(k_lane)
-                        any_code |= codes[of_tile + granule, Int(at) * ROWS_PER_LANE + row]
-                if not fits[bits](any_code, scale, shared):
+                comptime if element.bits == 6:
+                    any_code = sixes_of_block(
+                        codes, tile * num_blocks + UInt32(block), row_lane, row
+                    )
+                else:
+                    comptime for granule in range(BLOCK_GRANULES):
+                        comptime for k_lane in range(K_LANES):
+                            var at = row_lane * UInt32(K_LANES) + UInt32(k_lane)
+                            any_code |= codes[of_tile + granule, Int(at) * ROWS_PER_LANE + row]
+                if not fits[element](any_code, scale, shared):
                     missing |= UInt32(1 << row)
     return missing
+
+
+@always_inline
+def sixes_of_block(
+    codes: Matrix[DType.uint32], block: UInt32, row_lane: UInt32, row: Int
+) -> UInt32:
+    """Returns all magnitudes of a block of six-bit codes, a row's, one over the other.
+
+    The block is one of all tiles; of two, three granules are made. The row is one of a lane's four.
+    """
+    comptime BITS, GRANULES = 6, 3
+    comptime WORDS = BLOCK * BITS // 8 // RUN_BYTES
+    var pair, which = divmod(block, UInt32(GRANULES * K_LANES // WORDS))
+    var found = UInt32(0)
+    comptime for i in range(GRANULES * K_LANES):
+        comptime granule, k_lane = divmod(i, K_LANES)
+        comptime MAGNITUDES = magnitude_bits(BITS, i % SIX_WORDS)
+        var at = row_lane * UInt32(K_LANES) + UInt32(k_lane)
+        var word = codes[Int(pair) * GRANULES + granule, Int(at) * ROWS_PER_LANE + row]
+        found |= word & MAGNITUDES if which == UInt32(i // WORDS) else 0
+    return found

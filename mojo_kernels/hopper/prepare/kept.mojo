@@ -73,7 +73,7 @@ struct Nvfp4Rows[has_factors: Bool = False](PreparedOperands, SsOperands):
 
     @always_inline
     def prepare_tile(self, b: TilesOfB, k: UInt32, tile: UInt32, cta: UInt32):
-        var of_b = TileOfB[OperandType.BF16, NVFP4.element.bits, NVFP4.scale].of(b.w, k, tile)
+        var of_b = TileOfB[OperandType.BF16, NVFP4.element, NVFP4.scale].of(b.w, k, tile)
         of_b.store(self.right, SharedExponents(b.w.scales, 0, 0), cta, b.tile_ctas)
 
     @always_inline

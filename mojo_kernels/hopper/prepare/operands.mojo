@@ -3,8 +3,8 @@
     operand    workspace
     E5M2       rows of A as E5M2; rows of B as well, of an SS main loop; shared exponents of all
                rows; those of blocks of A, where a row has none; partial sums of stream-K
-    E4M3       rows of A, MXFP8 or MXFP6, as E4M3; rows of B as well, MXFP8 as E4M3, MXFP4 as
-               E5M2; fallback flags of rows of A, shared exponents of rows of B; factors of A,
+    E4M3       rows of A, MXFP8 or MXFP6, as E4M3; rows of B as well, MXFP8 or MXFP6 as E4M3, MXFP4
+               as E5M2; fallback flags of rows of A, shared exponents of rows of B; factors of A,
                float32: [stage][row]
     bf16       rows of B as bfloat16; fallback flags of tiles of 32 rows of B. A is where it was
 
@@ -27,7 +27,7 @@ from ..gemm_operands import BlockFacts, MARK, RsOperands, SsOperands, StagedRows
 from ..host.gemm import Scaling
 from ..host.workspace import MANY_CHUNKS, MAX_CHUNKS, PreparedPlaces
 from ..instructions.warp import keep_branch, lane_here
-from ..layout import TILE_ROWS
+from ..layout import OPERANDS, TILE_ROWS
 from ..plan import OperandType
 from . import e4m3, e5m2
 from .codes import E5M2Table, NO_EXPONENT, NO_FACTOR, e5m2_factor, pick_codes, scale_at, scaled_down
@@ -84,6 +84,8 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
     """The order of K of rows of A."""
     comptime Rows = RowPair
     comptime CODE_BITS = Self.bits
+    comptime ELEMENT = OPERANDS.element if Self.bits == OPERANDS.element.bits else e4m3.ELEMENT
+    """What codes of B are, unless another kernel prepared them."""
     comptime NUMBER_BYTES = 2 if Self.IS_BF16 else 1
 
     var left: StagedRows
@@ -138,11 +140,16 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
 
     @always_inline
     def prepare_tile(self, b: TilesOfB, k: UInt32, tile: UInt32, cta: UInt32):
+        self.prepare_tile_of[Self.ELEMENT](b, k, tile, cta)
+
+    @always_inline
+    def prepare_tile_of[element: Element](self, b: TilesOfB, k: UInt32, tile: UInt32, cta: UInt32):
+        """Prepares a tile of B whose codes are of an element."""
         comptime if Self.in_workspace:
-            var of_b = TileOfB[Self.operand, Self.bits].of(b.w, k, tile)
+            var of_b = TileOfB[Self.operand, element].of(b.w, k, tile)
             of_b.store(self.right, self.exponents, cta, b.tile_ctas)
         else:
-            _ = inspect_tile[Self.operand, Self.bits](b.w, self.exponents, tile, k, cta)
+            _ = inspect_tile[Self.operand, element](b.w, self.exponents, tile, k, cta)
 
     @always_inline
     def rows_of_a(self) -> StagedRows:
@@ -287,11 +294,13 @@ struct PreparedRows[operand: OperandType, bits: Int, in_workspace: Bool](
 
 
 @fieldwise_init
-struct PreparedSixes[bits: Int, in_workspace: Bool](PreparedOperands):
-    """The same rows, those of A of MXFP6: other kernels are not told."""
+struct PreparedSixes[
+    operand: OperandType, bits: Int, in_workspace: Bool, left: Element, right: Element
+](PreparedOperands):
+    """The same rows, of other elements than the main loop is compiled for: it is not told."""
 
-    comptime Rows = PreparedRows[OperandType.E4M3, Self.bits, Self.in_workspace]
-    comptime HAS_A = True
+    comptime Rows = PreparedRows[Self.operand, Self.bits, Self.in_workspace]
+    comptime HAS_A = Self.Rows.HAS_A
     comptime HAS_B = True
     comptime CLEARS_COUNTERS = False
     comptime CHUNK_COUNTS = Self.Rows.CHUNK_COUNTS
@@ -299,10 +308,26 @@ struct PreparedSixes[bits: Int, in_workspace: Bool](PreparedOperands):
 
     var rows: Self.Rows
 
+    @staticmethod
+    def exists() -> Bool:
+        """Says whether there is a kernel for both elements, of which one has six bits.
+
+        Weights of six bits meet activations of the same, of E4M3, or those that are kept.
+        """
+        if Self.operand == OperandType.BF16:
+            return Self.right.bits == 6 and Self.left == e4m3.ELEMENT
+        if Self.operand != OperandType.E4M3:
+            return False
+        if Self.bits == OPERANDS.element.bits:
+            return Self.left == Element.E2M3 and Self.right == OPERANDS.element
+        var is_known = Self.left == Self.right or Self.left == e4m3.ELEMENT
+        return Self.in_workspace and Self.right.bits == 6 and is_known
+
     @always_inline
     def encode[CHUNKS: Int, is_gathered: Bool](self, a: Activations, lane: LaneOfRow):
-        self.rows.encode_as_e4m3[Element.E2M3, is_gathered](a, lane)
+        comptime if Self.HAS_A:
+            self.rows.encode_as_e4m3[Self.left, is_gathered](a, lane)
 
     @always_inline
     def prepare_tile(self, b: TilesOfB, k: UInt32, tile: UInt32, cta: UInt32):
-        self.rows.prepare_tile(b, k, tile, cta)
+        self.rows.prepare_tile_of[Self.right](b, k, tile, cta)
