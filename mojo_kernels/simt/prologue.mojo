@@ -270,14 +270,16 @@ def quantize_made[
     maker: Maker,
     codes: DevicePointer[DType.uint32],
     scales: DevicePointer[DType.uint8],
-    tensor_scales: DevicePointer[DType.float32],
+    tensor_scales: Int64,
     rows: Int64,
     k: Int64,
     format: Int32,
     carry: UInt32,
-    are_given: UInt32,
 ):
-    """Makes and quantizes a row a group of threads, or those that share a scale."""
+    """Makes and quantizes a row a group of threads, or those that share a scale.
+
+    `tensor_scales`: The address of a given float32 for each row, 0 for none.
+    """
     comptime if bits == 8:
         if has_float_scales(Int(format)):
             var to = scales.unsafe_bitcast[Float32]()
@@ -285,8 +287,7 @@ def quantize_made[
             return
     elif bits == 4:
         if has_e4m3_scales(Int(format)):
-            var given = tensor_scales if are_given != 0 else device_pointer[DType.float32](0)
-            _quantize_e4m3_row[aligned](maker, codes, scales, given, are_given != 0, Int(k))
+            _quantize_e4m3_row[aligned](maker, codes, scales, Int(tensor_scales), Int(k))
             return
     var row, num_chunks = Int(block_idx.x), Int(k) // CHUNK
     var numbers, element = maker.begin[aligned](row), element_of[bits](format)
@@ -366,8 +367,7 @@ def _quantize_e4m3_row[
     maker: Maker,
     codes: DevicePointer[DType.uint32],
     scales: DevicePointer[DType.uint8],
-    tensor_scales: DevicePointer[DType.float32],
-    are_given: Bool,
+    tensor_scales: Int,
     k: Int,
 ):
     """Quantizes a row with E4M3 scales, under a given tensor scale or its own."""
@@ -375,8 +375,8 @@ def _quantize_e4m3_row[
     var row, num_chunks, thread = Int(block_idx.x), k // CHUNK, Int(thread_idx.x)
     var numbers = maker.begin[aligned](row)
     var tensor_scale: Float32
-    if are_given:
-        tensor_scale = flat_of(tensor_scales)[row]
+    if tensor_scales != 0:
+        tensor_scale = flat_of(device_pointer[DType.float32](tensor_scales))[row]
     else:
         var amax = UInt32(0)
         for chunk in range(thread, num_chunks, THREADS):
@@ -462,10 +462,9 @@ def _launch[
                     maker,
                     device_pointer[DType.uint32](call.codes),
                     device_pointer[DType.uint8](call.scales),
-                    device_pointer[DType.float32](call.tensor_scales),
+                    Int64(call.tensor_scales),
                     Int64(call.rows),
                     Int64(call.k),
                     Int32(call.format),
                     carry_of(call.format, call.rounding),
-                    UInt32(1 if call.tensor_scales != 0 else 0),
                 )

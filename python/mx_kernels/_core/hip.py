@@ -223,11 +223,6 @@ class Rocm:
         if operation == "multiply_experts":
             self._multiply_experts(call, queue, arguments)
             return
-        if operation in ("norm_quantize", "gate_quantize"):
-            raise ValueError(
-                f"{operation}: got a tensor on {out.device}, expected one on a CPU or an NVIDIA "
-                f"GPU: {CDNA4} has no kernel for it; quantize what torch computes"
-            )
         if operation == "quantize":
             given = Quantize._make(arguments)
             known = {name for pair in self._native.pairs() for name in pair} - {KEPT_FLOATS}
