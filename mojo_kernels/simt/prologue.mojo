@@ -13,8 +13,9 @@ where a scale must be known before the first code, they make them twice.
 
 from max.gpu import block_idx, thread_idx
 from max.gpu.primitives.warp import shuffle_xor
-from max.gpu.sync import barrier
+from max.gpu.sync import barrier, s_waitcnt
 from std.memory import bitcast
+from std.sys import is_amd_gpu
 
 from ..calls import GateQuantizeCall, NormQuantizeCall, QuantizeCall
 from ..launch.grid import Grid
@@ -147,6 +148,8 @@ struct NormedRows(RowMaker):
             for chunk in range(Int(thread_idx.x), self.k // CHUNK, THREADS):
                 self._add[aligned](row, chunk)
             # Others read it.
+            comptime if is_amd_gpu():
+                s_waitcnt[vmcnt=0]()
             barrier()
         var mean = Float32(0)
         if self.is_centered:
