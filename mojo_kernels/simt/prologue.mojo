@@ -8,7 +8,8 @@ segment, each lane two chunks of it, 256 elements apart:
     second half   256..  264..  272..      504..511     then across lanes, then within the chunk
 
 the order of `numbers.norms`. Then threads make chunks, which they encode as `simt.quantize` does;
-where a scale must be known before the first code, they make them twice.
+where a scale must be known before the first code, they make them twice. Warps are those of NVIDIA
+GPUs; on gfx950 a wave is two of them, whose lanes exchange nothing.
 """
 
 from max.gpu import block_idx, thread_idx
@@ -72,8 +73,11 @@ trait RowMaker(KernelStruct):
 
 @always_inline
 def rounded_to(x: Chunk, dtype: Int32) -> Chunk:
-    """Rounds numbers to a type of floats, by its position."""
+    """Rounds numbers to a type of floats, by its position; a NaN may become another one."""
     if dtype == BFLOAT16:
+        comptime if is_amd_gpu():
+            # An instruction for two that keeps subnormals.
+            return x.cast[DType.bfloat16]().cast[DType.float32]()
         return round_to[DType.bfloat16](x).cast[DType.float32]()
     if dtype == FLOAT16:
         return round_to[DType.float16](x).cast[DType.float32]()

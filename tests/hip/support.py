@@ -184,7 +184,7 @@ class StandIn:
         return None
 
     def _by_value(self, raw: bytes) -> bytes | tuple:
-        """Returns an argument of bytes; in a struct, what points into a tensor's memory is an array."""
+        """Returns an argument of bytes; addresses in it become arrays of the memory there."""
         if len(raw) < POINTER_BYTES:
             return raw
         parts = [raw[i : i + POINTER_BYTES] for i in range(0, len(raw), POINTER_BYTES)]

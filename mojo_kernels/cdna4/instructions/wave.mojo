@@ -7,8 +7,7 @@
     lane_here          which lane this is
     of_lane            what one lane has, for all
     with_lane          what all have, for one
-    maximum_of_row     the largest of 16 lanes
-    maximum_of_half_row  the largest of 8
+    maximum_of_row     the largest of 16 lanes; maximum_of_half_row of 8
 
 and what the waves of a workgroup do:
 

@@ -281,6 +281,4 @@ def _scale_of[format: Format, rounding: Rounding](amax: UInt32) -> Float32:
     """Returns the scale of a block from the bits of its largest magnitude."""
     comptime element = format.element
     var over = over_largest[element](bitcast[DType.float32](amax))
-    return float_scale_from_quotient(
-        amax, over, materialize[element](), rounding == Rounding.RCEIL
-    )
+    return float_scale_from_quotient(amax, over, materialize[element](), rounding == Rounding.RCEIL)
