@@ -1,7 +1,7 @@
 """The Python extension module `_mx_kernels_hip` of gfx950 devices: thin, no maths.
 
-It holds quantize, dequantize, relayout and a copy for operands with gaps; the
-products are in `hip_product`. Each function takes one tuple of integers, see
+It holds quantize, also behind norms and gates, dequantize, relayout and a copy for operands with
+gaps; the products are in `hip_product`. Each function takes one tuple of integers, see
 `protocol`; behind what all devices take stand the handle of an open device and the
 caller's stream. Nothing waits and nothing is allocated: results are memory that the
 caller hands in. The code for gfx950 is part of the module, whatever machine compiles it.

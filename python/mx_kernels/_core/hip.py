@@ -4,7 +4,7 @@ The sibling of `cuda` for torch's ROCm builds, which call their devices "cuda" t
 to HIP through the runtime that torch has loaded. Their modules carry the code for gfx950 and are
 compiled where they run, like the CPU's:
 
-    bindings/hip.mojo            quantize, dequantize, relayout
+    bindings/hip.mojo            quantize, also behind norms and gates; dequantize, relayout
     bindings/hip_product.mojo    products of one kind: formats, the element types of x, result
                                  and bias, the rounding; compiled when first asked for
     bindings/hip_experts.mojo    experts of one kind, likewise
