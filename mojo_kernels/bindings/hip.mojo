@@ -1,7 +1,7 @@
 """The Python extension module `_mx_kernels_hip` of gfx950 devices: thin, no maths.
 
-It holds quantize, dequantize, relayout and a copy for operands with gaps; the
-products are in `hip_product`. Each function takes one tuple of integers, see
+It holds quantize, also behind norms and gates, dequantize, relayout and a copy for operands with
+gaps; the products are in `hip_product`. Each function takes one tuple of integers, see
 `protocol`; behind what all devices take stand the handle of an open device and the
 caller's stream. Nothing waits and nothing is allocated: results are memory that the
 caller hands in. The code for gfx950 is part of the module, whatever machine compiles it.
@@ -21,6 +21,8 @@ from mojo_kernels.bindings.pairs import (
 from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
+    read_gate_quantize,
+    read_norm_quantize,
     read_quantize,
     read_relayout,
     unknown,
@@ -32,6 +34,7 @@ from mojo_kernels.numbers.floats import FLOAT_TYPES
 from mojo_kernels.numbers.formats import FORMATS
 from mojo_kernels.numbers.rounding import Rounding
 from mojo_kernels.simt.copy import copy_rows
+from mojo_kernels.simt.prologue import gate_quantize, norm_quantize
 from mojo_kernels.simt.quantize import THREADS, dequantize, relayout
 from mojo_kernels.launch.grid import Grid
 
@@ -95,6 +98,22 @@ def py_quantize(arguments: PythonObject) raises:
     raise unknown("format, element type or rounding to quantize on gfx950", call.format)
 
 
+def py_norm_quantize(arguments: PythonObject) raises:
+    """Takes the call and (device, stream)."""
+    var args = Arguments(arguments)
+    var call = read_norm_quantize(args)
+    var queue = hip_queue(args)
+    norm_quantize(call, queue)
+
+
+def py_gate_quantize(arguments: PythonObject) raises:
+    """Takes the call and (device, stream)."""
+    var args = Arguments(arguments)
+    var call = read_gate_quantize(args)
+    var queue = hip_queue(args)
+    gate_quantize(call, queue)
+
+
 def py_dequantize(arguments: PythonObject) raises:
     """Takes the call and (device, stream)."""
     var args = Arguments(arguments)
@@ -146,6 +165,8 @@ def PyInit__mx_kernels_hip() abi("C") -> PythonObject:
         module.def_function[column_pairs_on_gfx950]("column_pairs")
         module.def_function[py_open]("open")
         module.def_function[py_quantize]("quantize")
+        module.def_function[py_norm_quantize]("norm_quantize")
+        module.def_function[py_gate_quantize]("gate_quantize")
         module.def_function[py_dequantize]("dequantize")
         module.def_function[py_relayout]("relayout")
         module.def_function[py_copy_rows]("copy_rows")

@@ -1,4 +1,4 @@
-"""Quotients by numbers from 1 to 2 without a division: multiplications and additions, fused.
+"""Quotients without a division a number, by multiplications and additions, fused. By 1 to 2:
 
     reciprocal(d)    a polynomial of d, refined: about within a relative error of 2**-23 / d**2
     q = n / d        n * reciprocal, refined twice by what is missing: the nearest float32
@@ -12,6 +12,10 @@ quotient of two float32 is closer than that to the middle of two neighbours: n -
 zero, and a multiple of 2**-24 units. The tests look at every d, and for the few whose reciprocal
 is too close to that bound at every n.
 """
+
+from std.memory import bitcast
+
+from .elements import Element
 
 
 @always_inline
@@ -48,3 +52,45 @@ def divided[
         var excess = d.fma(q, -n)
         q = (-excess).fma(y, q)
     return q
+
+
+@fieldwise_init
+struct Inverse(TrivialRegisterPassable):
+    """One over a scale in two parts, for quotients that are rounded twice: to float32, to a code.
+
+    Together they are off by less than 2**-40 of it. Numbers of at most 11 bits over a float32 come
+    no nearer than 2**-35 to where float32 begins to round to the middle of two codes, which has 5
+    bits at most. So codes are those of quotients that a division rounds: the tests look at all of
+    them. The first part is below the inverse, so that the second one leaves zeros their sign.
+    """
+
+    var high: Float32
+    var low: Float32
+
+    @staticmethod
+    @always_inline
+    def of(scale: Float32, near: Float32) -> Self:
+        """Takes a scale of at least 2**-116, and its inverse to a unit in the last place."""
+        var high = bitcast[DType.float32](bitcast[DType.uint32](near) - 2)
+        return Self(high, scale.fma(-high, 1) * high)
+
+    @always_inline
+    def times[width: SIMDLength](self, x: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
+        """Returns quotients whose codes are right."""
+        comptime F32 = SIMD[DType.float32, width]
+        return x.fma(F32(self.high), x * F32(self.low))
+
+
+@always_inline
+def over_largest[
+    element: Element, width: SIMDLength
+](n: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
+    """Returns `n` over the largest number of an element, rounded to nearest even where regular.
+
+    Of FP8 that number is seven times a power of two: what the first product leaves is exact.
+    """
+    comptime F32 = SIMD[DType.float32, width]
+    comptime LARGEST = element.largest()
+    comptime INVERSE = F32(1 / LARGEST)
+    var q = n * INVERSE
+    return q.fma(F32(-LARGEST), n).fma(INVERSE, q)

@@ -96,8 +96,17 @@ def float_scale_from_amax(amax: UInt32, element: Element, is_power: Bool) -> Flo
 
     `is_power` asks for the next power of two. A NaN or an infinity makes the scale NaN.
     """
+    var quotient = bitcast[DType.float32](amax) / element.largest()
+    return float_scale_from_quotient(amax, quotient, element, is_power)
+
+
+@always_inline
+def float_scale_from_quotient(
+    amax: UInt32, quotient: Float32, element: Element, is_power: Bool
+) -> Float32:
+    """Returns the same, from the magnitude over the element's largest number too."""
     comptime FIELD_OF_ONE = UInt32(1 << F32_MANTISSA_BITS)
-    var scale = bitcast[DType.float32](amax) / element.largest()
+    var scale = quotient
     if is_power:
         var carry = FIELD_OF_ONE - 1 - UInt32(element.largest_fraction[F32_MANTISSA_BITS]())
         var emax = UInt32(element.emax)

@@ -8,13 +8,15 @@ segment, each lane two chunks of it, 256 elements apart:
     second half   256..  264..  272..      504..511     then across lanes, then within the chunk
 
 the order of `numbers.norms`. Then threads make chunks, which they encode as `simt.quantize` does;
-where a scale must be known before the first code, they make them twice.
+where a scale must be known before the first code, they make them twice. Warps are those of NVIDIA
+GPUs; on gfx950 a wave is two of them, whose lanes exchange nothing.
 """
 
 from max.gpu import block_idx, thread_idx
 from max.gpu.primitives.warp import shuffle_xor
-from max.gpu.sync import barrier
+from max.gpu.sync import barrier, s_waitcnt
 from std.memory import bitcast
+from std.sys import is_amd_gpu
 
 from ..calls import GateQuantizeCall, NormQuantizeCall, QuantizeCall
 from ..launch.grid import Grid
@@ -71,8 +73,11 @@ trait RowMaker(KernelStruct):
 
 @always_inline
 def rounded_to(x: Chunk, dtype: Int32) -> Chunk:
-    """Rounds numbers to a type of floats, by its position."""
+    """Rounds numbers to a type of floats, by its position; a NaN may become another one."""
     if dtype == BFLOAT16:
+        comptime if is_amd_gpu():
+            # An instruction for two that keeps subnormals.
+            return x.cast[DType.bfloat16]().cast[DType.float32]()
         return round_to[DType.bfloat16](x).cast[DType.float32]()
     if dtype == FLOAT16:
         return round_to[DType.float16](x).cast[DType.float32]()
@@ -147,6 +152,8 @@ struct NormedRows(RowMaker):
             for chunk in range(Int(thread_idx.x), self.k // CHUNK, THREADS):
                 self._add[aligned](row, chunk)
             # Others read it.
+            comptime if is_amd_gpu():
+                s_waitcnt[vmcnt=0]()
             barrier()
         var mean = Float32(0)
         if self.is_centered:
@@ -270,14 +277,16 @@ def quantize_made[
     maker: Maker,
     codes: DevicePointer[DType.uint32],
     scales: DevicePointer[DType.uint8],
-    tensor_scales: DevicePointer[DType.float32],
+    tensor_scales: Int64,
     rows: Int64,
     k: Int64,
     format: Int32,
     carry: UInt32,
-    are_given: UInt32,
 ):
-    """Makes and quantizes a row a group of threads, or those that share a scale."""
+    """Makes and quantizes a row a group of threads, or those that share a scale.
+
+    `tensor_scales`: The address of a given float32 for each row, 0 for none.
+    """
     comptime if bits == 8:
         if has_float_scales(Int(format)):
             var to = scales.unsafe_bitcast[Float32]()
@@ -285,8 +294,7 @@ def quantize_made[
             return
     elif bits == 4:
         if has_e4m3_scales(Int(format)):
-            var given = tensor_scales if are_given != 0 else device_pointer[DType.float32](0)
-            _quantize_e4m3_row[aligned](maker, codes, scales, given, are_given != 0, Int(k))
+            _quantize_e4m3_row[aligned](maker, codes, scales, Int(tensor_scales), Int(k))
             return
     var row, num_chunks = Int(block_idx.x), Int(k) // CHUNK
     var numbers, element = maker.begin[aligned](row), element_of[bits](format)
@@ -366,8 +374,7 @@ def _quantize_e4m3_row[
     maker: Maker,
     codes: DevicePointer[DType.uint32],
     scales: DevicePointer[DType.uint8],
-    tensor_scales: DevicePointer[DType.float32],
-    are_given: Bool,
+    tensor_scales: Int,
     k: Int,
 ):
     """Quantizes a row with E4M3 scales, under a given tensor scale or its own."""
@@ -375,8 +382,8 @@ def _quantize_e4m3_row[
     var row, num_chunks, thread = Int(block_idx.x), k // CHUNK, Int(thread_idx.x)
     var numbers = maker.begin[aligned](row)
     var tensor_scale: Float32
-    if are_given:
-        tensor_scale = flat_of(tensor_scales)[row]
+    if tensor_scales != 0:
+        tensor_scale = flat_of(device_pointer[DType.float32](tensor_scales))[row]
     else:
         var amax = UInt32(0)
         for chunk in range(thread, num_chunks, THREADS):
@@ -462,10 +469,9 @@ def _launch[
                     maker,
                     device_pointer[DType.uint32](call.codes),
                     device_pointer[DType.uint8](call.scales),
-                    device_pointer[DType.float32](call.tensor_scales),
+                    Int64(call.tensor_scales),
                     Int64(call.rows),
                     Int64(call.k),
                     Int32(call.format),
                     carry_of(call.format, call.rounding),
-                    UInt32(1 if call.tensor_scales != 0 else 0),
                 )

@@ -306,8 +306,6 @@ def mlp(
 class MXNorm(nn.Module):
     """Computes `rms_norm_quantize(x, weight)` where no gradient is wanted, else the norm in floats.
 
-    So it does on gfx950, which has no kernel for it.
-
     Args:
         weight: floats [K].
         eps: is added to the mean of squares.
@@ -338,8 +336,7 @@ class MXNorm(nn.Module):
         weight = self.weight
         # Of another dtype, transformers' result would have it.
         is_usual = self.rounds == "result" or weight.dtype == x.dtype
-        has_kernel = not (x.is_cuda and torch.version.hip)
-        if is_usual and has_kernel and not _wants_gradient(x, weight):
+        if is_usual and not _wants_gradient(x, weight):
             rules = {"rounds": self.rounds, "format": self.format, "rounding": self.rounding}
             return rms_norm_quantize(x, weight, eps=self.eps, **rules)
         y = x.float()

@@ -37,6 +37,7 @@ ERRORS = {
 }
 INVALID_VALUE, NOT_FOUND, UNKNOWN = 1, 500, 999
 MAX_GRID = (2**31 - 1, 65536, 65536)
+POINTER_BYTES = 8
 
 
 @cache
@@ -170,11 +171,27 @@ class StandIn:
         Kernels are told no address but of a tensor that was asked for its own. Memory that was
         freed and allocated again was asked for last where it is alive.
         """
+        memory = self._find(address)
+        if memory is None:
+            raise ValueError(f"{address:#x} is in no tensor's memory")
+        return memory
+
+    def _find(self, address: int) -> np.ndarray | None:
         for start, num_bytes in reversed(self._memory.items()):
             size = start + num_bytes - address
             if 0 < size <= num_bytes:
                 return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
-        raise ValueError(f"{address:#x} is in no tensor's memory")
+        return None
+
+    def _by_value(self, raw: bytes) -> bytes | tuple:
+        """Returns an argument of bytes; addresses in it become arrays of the memory there."""
+        if len(raw) < POINTER_BYTES:
+            return raw
+        parts = [raw[i : i + POINTER_BYTES] for i in range(0, len(raw), POINTER_BYTES)]
+        found = (self._find(int.from_bytes(part, "little")) for part in parts)
+        return tuple(
+            part if memory is None else memory for part, memory in zip(parts, found, strict=True)
+        )
 
     def hipGetDevice(self, device):
         device[0] = self.current
@@ -218,7 +235,7 @@ class StandIn:
             operands = [
                 self._memory_at(value)[: room(value, addresses)]
                 if value in addresses and row[".value_kind"] == "global_buffer"
-                else value.to_bytes(row[".size"], "little")
+                else self._by_value(value.to_bytes(row[".size"], "little"))
                 for row, value in rows
             ]
             kernel = kernel_of(code.image)

@@ -173,6 +173,12 @@ def times_magnitude[
 
 
 @always_inline
+def reciprocal(x: Float32) -> Float32:
+    """Returns about `1 / x`, off by a unit in the last place at most."""
+    return llvm_intrinsic["llvm.amdgcn.rcp.f32", Float32, has_side_effect=False](x)
+
+
+@always_inline
 def subtract_to_zero(a: UInt32, b: UInt32) -> UInt32:
     """Returns `a - b`, or 0 where that would be negative."""
     return llvm_intrinsic["llvm.usub.sat", UInt32, has_side_effect=False](a, b)

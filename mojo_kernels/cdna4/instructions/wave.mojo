@@ -7,7 +7,7 @@
     lane_here          which lane this is
     of_lane            what one lane has, for all
     with_lane          what all have, for one
-    maximum_of_row     the largest of 16 lanes
+    maximum_of_row     the largest of 16 lanes; maximum_of_half_row of 8
 
 and what the waves of a workgroup do:
 
@@ -20,10 +20,18 @@ from std.sys.intrinsics import llvm_intrinsic
 
 comptime ROW_LANES = 16
 """Lanes that exchange what they have at once."""
+comptime HALF_ROW_LANES = ROW_LANES // 2
+"""Lanes whose maximum is three steps away."""
 comptime _ROW_ROTATION = 0x120
 """Takes what a lane of the same row of 16 has, so many lanes before, around its end."""
 comptime _ROW_SHIFT = 0x110
 """Takes what a lane of the same row of 16 has, so many lanes before."""
+comptime _QUAD_PAIRS = 0xB1
+"""Takes what the other lane of a pair of neighbours has."""
+comptime _QUAD_HALVES = 0x4E
+"""Takes what the lane of the other pair of a quad has."""
+comptime _HALF_ROW_MIRROR = 0x141
+"""Takes what the lane has that is as far from the other end of the half row."""
 comptime _ROW_TO_NEXT = 0x142
 """Takes what the last lane of the row before has."""
 comptime _HALF_TO_NEXT = 0x143
@@ -64,6 +72,16 @@ def maximum_of_row(x: UInt32) -> UInt32:
     var largest = x
     comptime for lanes in [1, 2, 4, 8]:
         var other = _moved[_ROW_ROTATION + lanes, _ALL_ROWS](largest.cast[DType.int32]())
+        largest = max(largest, other.cast[DType.uint32]())
+    return largest
+
+
+@always_inline
+def maximum_of_half_row(x: UInt32) -> UInt32:
+    """Returns the largest number of the lane's half of a row, 8 lanes."""
+    var largest = x
+    comptime for control in [_QUAD_PAIRS, _QUAD_HALVES, _HALF_ROW_MIRROR]:
+        var other = _moved[control, _ALL_ROWS](largest.cast[DType.int32]())
         largest = max(largest, other.cast[DType.uint32]())
     return largest
 

@@ -1,13 +1,13 @@
-"""Quantizes to FP8 with float32 scales: reads a block twice, for its maximum and to encode it.
+"""Quantizes to FP8 with float32 scales: reads floats once, but what lanes cannot hold of long rows.
 
 A lane has eight neighbours of a row at a time. A workgroup has, in turns of its lanes,
 
-    fp8             a row, one block
+    fp8             a row, one block; what is behind its first 8192 is read twice
     fp8_block_2d    one block, 128 x 128
-    fp8_block       2048 of a row: 16 lanes share a block of 128, whose maximum stays among them
+    fp8_block       2048 of four rows: 8 lanes share a block of 128, whose maximum stays among them
 
-Lanes find the maximum of their 16 in registers, and those of a workgroup in LDS. Scale, quotients
-and codes are those of `numbers/`: the same bits on every device.
+Lanes of a workgroup find a maximum in registers, 16 at a time, then in LDS. Scales, quotients
+and codes are those of `numbers/`, to the bit, without a division a number: `quotients.Inverse`.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, thread_idx
@@ -15,24 +15,28 @@ from max.gpu.intrinsics import AMDBufferResource
 from std.math import ceildiv
 from std.memory import bitcast
 from std.sys import size_of
+from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
-from ...numbers.encode import encode_over
+from ...numbers.elements import Element
 from ...numbers.floats import FloatBits
 from ...numbers.formats import Format
-from ...numbers.rounding import Rounding, float_scale_from_amax
+from ...numbers.quotients import Inverse, over_largest
+from ...numbers.rounding import Rounding, float_scale_from_quotient
 from ..chip import LANES, WORD_BYTES
 from ..instructions.lds import Lds, allocate_lds, tile_at
-from ..instructions.wave import ROW_LANES, maximum_of_row
+from ..instructions.vector import encode_pair, opaque, reciprocal
+from ..instructions.wave import HALF_ROW_LANES, ROW_LANES, maximum_of_half_row, maximum_of_row
 from ..operands.memory import Input, OUT_OF_RANGE, Output, Span, quotient, remainder
 from ...launch.grid import Grid
+from ...tiles import in_registers
 
-comptime THREADS = 4 * LANES
-"""Threads of a workgroup. Guess."""
+comptime THREADS = 2 * LANES
+"""Threads of a workgroup: by the timing model, of 128 and 256."""
 comptime CHUNK = 8
 """Neighbours that a lane encodes at once."""
-comptime Chunk = SIMD[DType.float32, CHUNK]
-"""These."""
+comptime WAVE_ROWS = 4
+"""Rows of a wave whose lanes share blocks by eights: by the timing model, of 1, 2 and 4."""
 comptime GROUPS = THREADS // ROW_LANES
 """Groups of lanes that find a maximum in registers."""
 
@@ -42,17 +46,29 @@ def is_shared(format: Format) -> Bool:
     return format.has_row_scales() or format.block_rows > 1
 
 
+def held_chunks(format: Format) -> Int:
+    """Returns the chunks of a block that a lane has in registers: all, but of rows. Guess."""
+    if format.has_row_scales():
+        return 8
+    var lanes = THREADS if is_shared(format) else HALF_ROW_LANES
+    return format.block_rows * format.block_k // (lanes * CHUNK)
+
+
 def grid_of(format: Format, rows: Int, k: Int) -> Grid:
     """Returns the grid of a launch."""
     var width = k if format.has_row_scales() else format.block_k
+    var height = format.block_rows
     if not is_shared(format):
-        width = THREADS * CHUNK
-    return Grid(ceildiv(rows, format.block_rows), ceildiv(k, width), threads=THREADS)
+        width *= THREADS // HALF_ROW_LANES
+        height = WAVE_ROWS
+    return Grid(ceildiv(rows, height), ceildiv(k, width), threads=THREADS)
 
 
 @fieldwise_init
 struct Rows[dtype: DType](TrivialRegisterPassable):
     """Rows of floats and their codes, by chunks; others read as zeros and are not written."""
+
+    comptime Chunk = SIMD[Self.dtype, CHUNK]
 
     var x: AMDBufferResource
     """The floats from the workgroup's first row on."""
@@ -61,7 +77,7 @@ struct Rows[dtype: DType](TrivialRegisterPassable):
     var k: Int32
 
     @always_inline
-    def load(self, row: Int32, column: Int32, is_inside: Bool) -> Chunk:
+    def load(self, row: Int32, column: Int32, is_inside: Bool) -> Self.Chunk:
         comptime BYTES = size_of[Self.dtype]()
         comptime PIECE = 16
         var offset = (row * self.k + column) * Int32(BYTES)
@@ -69,7 +85,7 @@ struct Rows[dtype: DType](TrivialRegisterPassable):
         comptime for i in range(CHUNK * BYTES // PIECE):
             var place = offset + Int32(i * PIECE) if is_inside else OUT_OF_RANGE
             bytes = bytes.insert[offset=i * PIECE](self.x.load[DType.uint8, PIECE](place))
-        return bitcast[Self.dtype, CHUNK](bytes).cast[DType.float32]()
+        return bitcast[Self.dtype, CHUNK](bytes)
 
     @always_inline
     def store(self, codes: SIMD[DType.uint8, CHUNK], row: Int32, column: Int32, is_inside: Bool):
@@ -77,10 +93,40 @@ struct Rows[dtype: DType](TrivialRegisterPassable):
 
 
 @always_inline
-def magnitude_of(x: Chunk) -> UInt32:
-    """Returns the bits of the largest magnitude; NaN counts as larger than infinity."""
-    var bits = bitcast[DType.uint32, CHUNK](x)
-    return (bits & UInt32(FloatBits[DType.float32].MAGNITUDE)).reduce_max()
+def magnitude_of[dtype: DType](x: SIMD[dtype, CHUNK]) -> UInt32:
+    """Returns the float32 bits of the largest magnitude; NaN counts as larger than infinity."""
+    comptime bits = DType.uint32 if dtype == DType.float32 else DType.uint16
+    comptime WORDS = CHUNK * size_of[dtype]() // WORD_BYTES
+    comptime MASK = UInt32.MAX >> 1 if dtype == DType.float32 else UInt32(0x7FFF7FFF)
+    var words = bitcast[DType.uint32, WORDS](x) & MASK
+    # Seen through, pairs would be masked one by one.
+    comptime for i in range(WORDS):
+        words[i] = opaque(words[i])
+    var largest = bitcast[bits, CHUNK](words).reduce_max()
+    return bitcast[DType.uint32](bitcast[dtype](largest).cast[DType.float32]())
+
+
+@always_inline
+def encode[
+    element: Element, dtype: DType
+](x: SIMD[dtype, CHUNK], scale: Float32) -> SIMD[DType.uint8, CHUNK]:
+    """Returns the codes of a chunk under its scale; 0 under NaN.
+
+    No quotient rounds beyond the largest number: none is above it by more than scales are rounded.
+    """
+    comptime PAIRS = CHUNK // 2
+    var quotients: SIMD[DType.float32, CHUNK]
+    comptime if dtype == DType.float32:
+        quotients = x.cast[DType.float32]() / scale
+    else:
+        quotients = Inverse.of(scale, reciprocal(scale)).times(x.cast[DType.float32]())
+    var words = SIMD[DType.uint32, 2](0)
+    comptime for part in range(2):
+        comptime for word in range(PAIRS // 2):
+            var pair = quotients.slice[2, offset=4 * word + 2 * part]()
+            words[word] = encode_pair[element, DType.float32, part](words[word], pair, 1)
+    var is_number = bitcast[DType.uint32](scale) <= UInt32(FloatBits[DType.float32].NOT_FINITE)
+    return bitcast[DType.uint8, CHUNK](words if is_number else type_of(words)(0))
 
 
 @always_inline
@@ -133,8 +179,8 @@ def quantize_to_float_scales[
     format: Format, dtype: DType, rounding: Rounding
 ](x: Input[dtype], codes: Output[DType.uint8], scales: Output[DType.uint8], m: Int32, k: Int32):
     """Quantizes [M, K] contiguous floats: plain codes and scales."""
-    var row_block, y = Int32(block_idx.x), Int32(block_idx.y)
-    var first_row = row_block * Int32(format.block_rows)
+    comptime ROWS = format.block_rows if is_shared(format) else WAVE_ROWS
+    var first_row = Int32(block_idx.x) * Int32(ROWS)
     var rows = Rows[dtype](
         Span.of(x, m * k).after(first_row * k * Int32(size_of[dtype]())),
         Span.of(codes, m * k).after(first_row * k),
@@ -142,15 +188,40 @@ def quantize_to_float_scales[
     )
     var all = BlockScales[format].of(scales, m, k)
     comptime if is_shared(format):
-        _quantize_block[format, rounding](rows, all, min(m - first_row, Int32(format.block_rows)))
+        _quantize_block[format, rounding](rows, all, min(m - first_row, Int32(ROWS)))
     else:
-        var thread = Int32(thread_idx.x)
-        var column = (y * Int32(THREADS) + thread) * Int32(CHUNK)
-        var values = rows.load(0, column, column < k)
-        var scale = _scale_of[format, rounding](maximum_of_row(magnitude_of(values)))
-        rows.store(encode_over[format.element](values, scale), 0, column, column < k)
-        var is_first = remainder[ROW_LANES](thread) == 0 and column < k
-        all.store(scale, row_block, quotient[ROW_LANES * CHUNK](column), is_first)
+        _quantize_blocks[format, rounding](rows, all, first_row)
+
+
+@always_inline
+def _quantize_blocks[
+    dtype: DType, //, format: Format, rounding: Rounding
+](rows: Rows[dtype], scales: BlockScales[format], first_row: Int32):
+    """Quantizes blocks of rows below each other, 8 lanes each; rows behind the last are zeros."""
+    comptime HELD = held_chunks(format)
+    comptime STEP = HALF_ROW_LANES * CHUNK
+    var thread = Int32(thread_idx.x)
+    var block = quotient[HALF_ROW_LANES](Int32(block_idx.y) * Int32(THREADS) + thread)
+    var first = block * Int32(format.block_k)
+    if readfirstlane(first) >= rows.k:
+        return
+    first += remainder[HALF_ROW_LANES](thread) * Int32(CHUNK)
+    var held = in_registers[dtype, CHUNK, WAVE_ROWS, HELD]()
+    comptime for row in range(WAVE_ROWS):
+        comptime for i in range(HELD):
+            var column = first + Int32(i * STEP)
+            held[row, i] = rows.load(Int32(row), column, column < rows.k)
+    var is_first = remainder[HALF_ROW_LANES](thread) == 0 and first < rows.k
+    comptime for row in range(WAVE_ROWS):
+        var amax = UInt32(0)
+        comptime for i in range(HELD):
+            amax = max(amax, magnitude_of(held[row, i]))
+        var scale = _scale_of[format, rounding](maximum_of_half_row(amax))
+        comptime for i in range(HELD):
+            var column = first + Int32(i * STEP)
+            var codes = encode[format.element](held[row, i], scale)
+            rows.store(codes, Int32(row), column, column < rows.k)
+        scales.store(scale, first_row + Int32(row), block, is_first)
 
 
 @always_inline
@@ -158,23 +229,40 @@ def _quantize_block[
     dtype: DType, //, format: Format, rounding: Rounding
 ](rows: Rows[dtype], scales: BlockScales[format], num_rows: Int32):
     """Quantizes the workgroup's block, of so many rows."""
+    comptime HELD = held_chunks(format)
     var thread, y = Int32(thread_idx.x), Int32(block_idx.y)
     var first_column, row_chunks = Int32(0), quotient[CHUNK](rows.k)
     comptime if format.block_rows > 1:
         first_column = y * Int32(format.block_k)
         row_chunks = Int32(format.block_k // CHUNK)
+    var num_chunks = num_rows * row_chunks
 
-    var amax = UInt32(0)
-    for chunk in range(thread, num_rows * row_chunks, Int32(THREADS)):
+    @always_inline
+    def load(chunk: Int32) {imm} -> Rows[dtype].Chunk:
         var row, column = _place[format](chunk, first_column)
-        amax = max(amax, magnitude_of(rows.load(row, column, column < rows.k)))
+        return rows.load(row, column, column < rows.k and chunk < num_chunks)
+
+    @always_inline
+    def store(values: Rows[dtype].Chunk, chunk: Int32, scale: Float32) {imm}:
+        var row, column = _place[format](chunk, first_column)
+        var is_inside = column < rows.k and chunk < num_chunks
+        rows.store(encode[format.element](values, scale), row, column, is_inside)
+
+    var held = in_registers[dtype, CHUNK, HELD]()
+    comptime for i in range(HELD):
+        held[i] = load(Int32(i * THREADS) + thread)
+    var amax = UInt32(0)
+    comptime for i in range(HELD):
+        amax = max(amax, magnitude_of(held[i]))
+    for chunk in range(Int32(HELD * THREADS) + thread, num_chunks, Int32(THREADS)):
+        amax = max(amax, magnitude_of(load(chunk)))
     amax = maximum_of_workgroup(amax, thread, allocate_lds[GROUPS * WORD_BYTES]())
     var scale = _scale_of[format, rounding](amax)
     scales.store(scale, Int32(block_idx.x), y, thread == 0)
-    for chunk in range(thread, num_rows * row_chunks, Int32(THREADS)):
-        var row, column = _place[format](chunk, first_column)
-        var values = rows.load(row, column, column < rows.k)
-        rows.store(encode_over[format.element](values, scale), row, column, column < rows.k)
+    comptime for i in range(HELD):
+        store(held[i], Int32(i * THREADS) + thread, scale)
+    for chunk in range(Int32(HELD * THREADS) + thread, num_chunks, Int32(THREADS)):
+        store(load(chunk), chunk, scale)
 
 
 @always_inline
@@ -192,4 +280,5 @@ def _place[format: Format](chunk: Int32, first_column: Int32) -> Tuple[Int32, In
 def _scale_of[format: Format, rounding: Rounding](amax: UInt32) -> Float32:
     """Returns the scale of a block from the bits of its largest magnitude."""
     comptime element = format.element
-    return float_scale_from_amax(amax, materialize[element](), rounding == Rounding.RCEIL)
+    var over = over_largest[element](bitcast[DType.float32](amax))
+    return float_scale_from_quotient(amax, over, materialize[element](), rounding == Rounding.RCEIL)

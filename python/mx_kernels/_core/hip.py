@@ -4,7 +4,7 @@ The sibling of `cuda` for torch's ROCm builds, which call their devices "cuda" t
 to HIP through the runtime that torch has loaded. Their modules carry the code for gfx950 and are
 compiled where they run, like the CPU's:
 
-    bindings/hip.mojo            quantize, dequantize, relayout
+    bindings/hip.mojo            quantize, also behind norms and gates; dequantize, relayout
     bindings/hip_product.mojo    products of one kind: formats, the element types of x, result
                                  and bias, the rounding; compiled when first asked for
     bindings/hip_experts.mojo    experts of one kind, likewise
@@ -223,11 +223,6 @@ class Rocm:
         if operation == "multiply_experts":
             self._multiply_experts(call, queue, arguments)
             return
-        if operation in ("norm_quantize", "gate_quantize"):
-            raise ValueError(
-                f"{operation}: got a tensor on {out.device}, expected one on a CPU or an NVIDIA "
-                f"GPU: {CDNA4} has no kernel for it; quantize what torch computes"
-            )
         if operation == "quantize":
             given = Quantize._make(arguments)
             known = {name for pair in self._native.pairs() for name in pair} - {KEPT_FLOATS}

@@ -39,7 +39,7 @@ from mx_kernels._core.calls import Operand, addresses_of, by_rows, right_of
 from mx_kernels._core.cuda import current_device
 from mx_kernels._core.devices import Launcher, launcher_of
 from mx_kernels._core.facts import Format, Layout, Mode, facts, of_kind
-from mx_kernels._core.hip import ROCM
+from mx_kernels._core.hip import Rocm
 from mx_kernels._core.protocol import (
     ENCODED,
     KEPT,
@@ -105,7 +105,7 @@ def _many(a: Operand, b: Operand, bias: Tensor | None, dtype: int) -> Tensor:
     is_apart = not (b._codes.is_contiguous() and b._scales.is_contiguous())
     if b._codes.ndim > 3 or (is_apart and not _are_matrices_contiguous(b)):
         b = by_rows(b).view(count, n, k)
-    if launcher_of(out) is ROCM:
+    if isinstance(launcher_of(out), Rocm):
         # No kernel for groups takes codes.
         rows, biases = a.view(count, m, k), [None] * count if bias is None else bias.view(count, n)
         pairs = zip(rows.unbind(), b.unbind(), biases, strict=True)

@@ -58,9 +58,10 @@ struct Fp8(Catalogue):
                 visitor.kernel[ListedQuantizer[format, BF16, rounding]](
                     String(format.name(), "_bfloat16_", rule)
                 )
-            visitor.kernel[ListedQuantizer[format, F32, Rounding.EVEN]](
-                String(format.name(), "_float32_even")
-            )
+            comptime for dtype in [DType.float16, DType.float32]:
+                visitor.kernel[ListedQuantizer[format, dtype, Rounding.EVEN]](
+                    String(format.name(), "_", dtype, "_even")
+                )
 
 
 @export

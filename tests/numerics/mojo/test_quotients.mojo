@@ -3,7 +3,10 @@
 from std.memory import bitcast
 from std.testing import assert_equal, assert_true
 
-from mojo_kernels.numbers.quotients import divided, reciprocal
+from mojo_kernels.numbers.elements import Element
+from mojo_kernels.numbers.encode import round_divided
+from mojo_kernels.numbers.quotients import Inverse, divided, over_largest, reciprocal
+from mojo_kernels.numbers.rounding import float_scale_from_amax, smallest_float_scale
 
 comptime WIDTH = 16
 comptime F32 = SIMD[DType.float32, WIDTH]
@@ -82,6 +85,57 @@ def test_what_is_not_finite_gives_nothing_finite() raises:
         for d in [Float32(1), Float32(1.5), Float32(2)]:
             var q = divided(bitcast[DType.float32](bits), d)
             assert_true(bitcast[DType.uint32](q) & 0x7F800000 == 0x7F800000)
+
+
+comptime ELEMENTS = [Element.E4M3, Element.E5M2]
+"""Those whose blocks have float scales."""
+
+
+def test_every_maximum_over_the_largest_number_is_rounded_as_a_division_does() raises:
+    """What is smaller than the smallest scale becomes that."""
+    comptime Bits = SIMD[DType.uint32, WIDTH]
+    comptime for i in range(len(ELEMENTS)):
+        comptime element = ELEMENTS[i]
+        comptime SMALLEST = Bits(smallest_float_scale(element.unit_exponent()))
+        var differing = Bits(0)
+        for first in range(0, 0x7F800000, WIDTH):
+            var amax = floats_from(UInt32(first))
+            var expected = bitcast[DType.uint32, WIDTH](amax / F32(element.largest()))
+            var got = bitcast[DType.uint32, WIDTH](over_largest[element](amax))
+            differing |= max(got, SMALLEST) ^ max(expected, SMALLEST)
+        assert_equal(differing, Bits(0))
+
+
+def test_every_narrow_number_has_its_code_by_the_inverse_of_every_scale() raises:
+    """Of all maxima of a block where a GPU's inverse is right and the rule even, of others some.
+
+    An inverse is off by a unit in the last place at most.
+    """
+    comptime Bits = SIMD[DType.uint16, WIDTH]
+    comptime DTYPES = [DType.bfloat16, DType.float16]
+    comptime END = [0x7F80, 0x7C00]
+    comptime STEP = 61
+    comptime for i in range(len(ELEMENTS) * len(DTYPES)):
+        comptime dtype, end = DTYPES[i % 2], END[i % 2]
+        comptime element = ELEMENTS[i // 2]
+        for choice in range(6):
+            var error, is_power = choice % 3 - 1, choice >= 3
+            for top in range(0, end, 1 if choice == 1 else STEP):
+                var amax = bitcast[dtype](UInt16(top)).cast[DType.float32]()
+                var scale = float_scale_from_amax(
+                    bitcast[DType.uint32](amax), materialize[element](), is_power
+                )
+                var near = bitcast[DType.uint32](1 / scale) + UInt32(error)
+                var inverse = Inverse.of(scale, bitcast[DType.float32](near))
+                var differing = SIMD[DType.uint32, WIDTH](0)
+                for first in range(0, top + 1, WIDTH):
+                    var bits = bitcast[DType.uint32, WIDTH](floats_from(UInt32(first)))
+                    var narrow = min(bits.cast[DType.uint16](), Bits(UInt16(top)))
+                    var x = bitcast[dtype, WIDTH](narrow).cast[DType.float32]()
+                    var got = bitcast[DType.uint32, WIDTH](inverse.times(x))
+                    var expected = bitcast[DType.uint32, WIDTH](x / scale)
+                    differing |= round_divided[element](got) ^ round_divided[element](expected)
+                assert_equal(differing.reduce_or(), 0, String(top, " ", choice))
 
 
 comptime TESTS = __functions_in_module()
