@@ -217,7 +217,7 @@ class MXLinear(MXModule, nn.Linear):
         )
 
     def _adapt(self, state_dict: dict, prefix: str, name: str) -> None:
-        _join_parts(state_dict, prefix)
+        join_parts(state_dict, prefix)
         super()._adapt(state_dict, prefix, name)
 
 
@@ -257,7 +257,7 @@ FORMER_NAMES = ("weight_codes", "weight_scales", "_extra_state")
 """What a state dict had before weights were one tensor: bytes, and what they mean as JSON."""
 
 
-def _join_parts(state_dict: dict, prefix: str) -> None:
+def join_parts(state_dict: dict, prefix: str) -> None:
     """Makes one weight of the entries of a former state dict."""
     names = [prefix + name for name in FORMER_NAMES]
     present = [name for name in names if name in state_dict]
