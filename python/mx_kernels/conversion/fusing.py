@@ -176,6 +176,8 @@ def _obstacle_of_norm(layer, owner: str, norm, linears: list, names: tuple[str, 
             return f"{name} is a {type(linear).__name__}"
         if linear._forward_hooks or linear._forward_pre_hooks:
             return f"{name} has hooks, which read floats"
+        if linear.hadamard is not None:
+            return f"{name} rotates what it is given"
     rules = {(linear.activations, linear.rounding) for linear in linears}
     if len(rules) > 1:
         return "its readers differ in activations"
