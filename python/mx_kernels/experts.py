@@ -31,7 +31,7 @@ from mx_kernels._core.checks import (
     check_moe,
     check_operand,
 )
-from mx_kernels._core.facts import DEFAULT_ROUNDING, facts
+from mx_kernels._core.facts import DEFAULT_ROUNDING
 from mx_kernels._core.gates import GateOptions, chosen_gate
 from mx_kernels.hints import ActivationsName, AnyArray, Array, FloatType, GateName, ScaleRule
 from mx_kernels.modules import MXModule, parameter

@@ -20,14 +20,14 @@ import torch
 from torch import nn
 
 from mx_kernels._core.arrays import check_floats, show
-from mx_kernels._core.checks import check_mode, format_named, mode_rounding
+from mx_kernels._core.checks import check_hadamard, check_mode, format_named, mode_rounding
 from mx_kernels._core.facts import (
     DEFAULT_FORMAT,
     DEFAULT_ROUNDING,
     activations_for,
     weights_format,
 )
-from mx_kernels.conversion.fusing import FUSES, former_names, fuse_layers, split_layers
+from mx_kernels.conversion.fusing import FUSES, former_layers, fuse_layers, split_layers
 from mx_kernels.conversion.gates import Gate, gate_of, traits_of
 from mx_kernels.conversion.layers import (
     Layer,
@@ -199,6 +199,7 @@ def restore_skeleton(
     rounding: Activations,
     device: str | torch.device,
     activations: Activations,
+    hadamard: Mapping[str, int],
 ) -> set[str]:
     """Puts MXLinear and MXExperts on meta where quantized weights will be loaded.
 
@@ -208,6 +209,7 @@ def restore_skeleton(
         rounding: of the activations, for all layers or by name as `activations`.
         device: where the weights will lie.
         activations: what they are multiplied as.
+        hadamard: how many of their neighbours are rotated together, by the names of layers.
 
     Returns:
         The names of weights that no layer of ours multiplies by.
@@ -237,6 +239,9 @@ def restore_skeleton(
         mode = _mode_of(layer, activations, rule, device, format)
         choices = {"format": format, "rounding": rule, "device": None}
         layer.module = replace(layer, made, activations=mode, **choices)
+        if block := hadamard.get(layer.names[0]):
+            weight = layer.module.weight
+            layer.module.hadamard = check_hadamard(block, weight, needs_kernel=False)
         _put(model, layer)
         for name, (_, shape) in found.items():
             own = tuple(model.get_parameter(name).shape)
@@ -287,7 +292,7 @@ def revert(model: nn.Module, former: nn.Module, dtype: torch.dtype) -> None:
         ValueError: if a layer of ours has no counterpart there. Nothing is replaced then.
     """
     layers = dict(former.named_modules(remove_duplicate=False))
-    for name in former_names(model):
+    for name, _ in former_layers(model):
         if kind_of(layers.get(name, former)) is None:
             raise ValueError(
                 f"{name}: got {type(layers.get(name)).__name__} in {type(former).__name__}, "

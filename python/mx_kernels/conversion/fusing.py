@@ -86,14 +86,15 @@ def fuse_layers(model: nn.Module) -> tuple[FusedReport, ...]:
     return tuple(rows)
 
 
-def former_names(model: nn.Module) -> Iterator[str]:
-    """Yields the names of our layers as they were before MLPs were joined."""
+def former_layers(model: nn.Module) -> Iterator[tuple[str, MXModule]]:
+    """Yields our layers by their names before MLPs were joined, and so some of them twice."""
     for name, module in model.named_modules(remove_duplicate=False):
         if not isinstance(module, MXModule):
             continue
         parent, _, leaf = name.rpartition(".")
         is_joined = leaf == "gate_up_proj" and isinstance(model.get_submodule(parent), MXMLP)
-        yield from (f"{parent}.gate_proj", f"{parent}.up_proj") if is_joined else (name,)
+        names = (f"{parent}.gate_proj", f"{parent}.up_proj") if is_joined else (name,)
+        yield from ((former, module) for former in names)
 
 
 def split_layers(model: nn.Module, former: nn.Module) -> None:

@@ -144,7 +144,7 @@ class Report:
         return _aligned([("place", "kind", "count", "now"), *rows], right=(2,)) if rows else []
 
     def _totals(self) -> str:
-        before, after = (sum(sizes) for sizes in zip(*map(_bytes_of, self.converted), strict=True))
+        before, after = (sum(_bytes_of(row)[at] for row in self.converted) for at in (0, 1))
         return (
             f"{len(self.converted)} layers converted, {_megabytes(before)} MB to "
             f"{_megabytes(after)} MB, {len(self.kept)} kept; the model from "
