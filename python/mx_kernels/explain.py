@@ -9,6 +9,7 @@ One function a device asks them: `DEVICES`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args, overload
@@ -27,7 +28,7 @@ from mx_kernels._core.facts import (
     of_kind,
     unsupported,
 )
-from mx_kernels._core.gates import GateOptions, check_gate
+from mx_kernels._core.gates import GateOptions, check_gate, chosen_gate
 from mx_kernels._core.native import gpu_plans
 from mx_kernels._core.products import question
 from mx_kernels._core.protocol import ENCODED, KEPT
@@ -35,8 +36,13 @@ from mx_kernels.hints import ActivationsName, DeviceName, FormatName, GateName
 
 Op = Literal["linear", "matmul"]
 ExpertOp = Literal["grouped_linear", "moe"]
+FusedOp = Literal["rms_norm_quantize", "layer_norm_quantize", "gate_quantize"]
 OPS: tuple[Op, ...] = get_args(Op)
 EXPERT_OPS: tuple[ExpertOp, ...] = get_args(ExpertOp)
+FUSED_OPS: tuple[FusedOp, ...] = get_args(FusedOp)
+MLP = "mlp"
+FUSED_KERNELS = {"cpu": "cpu/prologue.mojo", "cuda": "simt/prologue.mojo"}
+"""Where norms and gates become codes."""
 MAX_SIZE = 2**31 - 1
 _Launches = tuple[list[dict[str, Any]], int]
 """The columns of each `Launch`, and the bytes of their workspace."""
@@ -130,14 +136,15 @@ class Launch:
     grid: tuple[int, int, int]
     """Workgroups: of products, as many as sizes that only the device knows can make."""
     threads: int
+    """Of a workgroup; 0 on a CPU."""
 
     def __str__(self) -> str:
         """Returns the launch in words."""
-        cut = f"{self.cut}, " if self.cut else ""
-        tile = f"tiles of {self.tile[0]} x {self.tile[1]}, " if self.tile[0] else ""
+        parts = [self.cut] if self.cut else []
+        parts += [f"tiles of {self.tile[0]} x {self.tile[1]}"] if self.tile[0] else []
         grid = " x ".join(map(str, self.grid))
-        text = f"{self.name}: {self.kernel}, {self.reason}; {cut}{tile}"
-        return f"{text}{grid} workgroups of {self.threads} threads"
+        parts += [f"{grid} workgroups of {self.threads} threads"] if self.threads else []
+        return f"{self.name}: {self.kernel}, {self.reason}; {', '.join(parts)}"
 
 
 @dataclass(frozen=True)
@@ -164,6 +171,35 @@ class ExpertsExplanation:
         first += f", {self.experts} experts{slots}: {len(self.launches)} launches"
         first += f", {self.workspace_bytes} bytes of workspace"
         return "\n".join([first, *(f"  {launch}" for launch in self.launches)])
+
+
+@dataclass(frozen=True)
+class FusedExplanation:
+    """The kernel of a norm or of a gate to codes."""
+
+    device: str
+    op: str
+    shape: tuple[int, int, int]
+    """M, N, K: rows of K bfloat16 numbers, and of N codes."""
+    format: str
+    """Of the codes."""
+    kernel: str
+    """The source file, within the Mojo package."""
+    level: str
+    """The CPU's instruction level."""
+    bytes_read: int
+    """Of the rows, and of a norm's weight."""
+    bytes_written: int
+    """Of codes and scales."""
+
+    def __str__(self) -> str:
+        """Returns the decision in words."""
+        m, n, k = self.shape
+        level = f", instruction level {self.level}" if self.level else ""
+        return (
+            f"{self.op}, {m} x {k} to {m} x {n} of {self.format} on {self.device}: {self.kernel}; "
+            f"{self.bytes_read} bytes read, {self.bytes_written} written{level}"
+        )
 
 
 @overload
@@ -197,13 +233,42 @@ def explain(
 ) -> ExpertsExplanation: ...
 
 
+@overload
 def explain(
     m: int,
     n: int,
     k: int,
     *,
     device: DeviceName = "cpu",
-    op: Op | ExpertOp = "linear",
+    op: FusedOp,
+    format: FormatName = DEFAULT_FORMAT,
+    activation: GateName | None = None,
+    interleaved: bool | None = None,
+) -> FusedExplanation: ...
+
+
+@overload
+def explain(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    device: DeviceName = "cpu",
+    op: Literal["mlp"],
+    activations: ActivationsName | None = None,
+    format: FormatName = DEFAULT_FORMAT,
+    activation: GateName | None = None,
+    interleaved: bool | None = None,
+) -> ExpertsExplanation: ...
+
+
+def explain(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    device: DeviceName = "cpu",
+    op: Op | ExpertOp | FusedOp | Literal["mlp"] = "linear",
     activations: ActivationsName | None = None,
     format: FormatName = DEFAULT_FORMAT,
     experts: int = 0,
@@ -211,11 +276,12 @@ def explain(
     activation: GateName | None = None,
     interleaved: bool | None = None,
     by_columns: bool = False,
-) -> Explanation | ExpertsExplanation:
+) -> Explanation | ExpertsExplanation | FusedExplanation:
     """Returns which kernel computes [m, k] @ [n, k].T, how it cuts the work, and why.
 
     Of experts, which are explained for GPUs: "grouped_linear" has m rows of all groups; "moe" has
-    m tokens of k numbers, and n hidden numbers a slot. Floats are bfloat16.
+    m tokens of k numbers, and n hidden numbers a slot; so has "mlp", on a CPU too. Norms and gates
+    to codes have m rows of k floats and n codes. Floats are bfloat16.
 
     Args:
         m: rows of the activations.
@@ -223,14 +289,15 @@ def explain(
         k: elements of a row.
         device: "cpu", "gfx950", or "cuda" for a Hopper GPU; it need not be here.
         op: "linear", whose activations are floats, or "matmul", whose are encoded; or
-            "grouped_linear" or "moe".
+            "grouped_linear", "moe", "mlp", "rms_norm_quantize", "layer_norm_quantize" or
+            "gate_quantize".
         activations: what activations are multiplied as, of "matmul" their format. None is as in
             `linear` on that device; of "matmul" the weights' format.
-        format: the weights' format.
+        format: the weights' format; of norms and gates that of the codes.
         experts: how many there are, of products of experts alone.
         slots: experts of a token, of "moe" alone.
-        activation: of "moe" alone; None is "swiglu_oai".
-        interleaved: of "moe" alone: whether rows of gates and ups take turns.
+        activation: of "moe", where None is "swiglu_oai", "mlp" and "gate_quantize", "silu".
+        interleaved: of these: whether gates and ups take turns.
         by_columns: whether codes of both sides lie column by column, of "matmul" on gfx950.
 
     Raises:
@@ -238,7 +305,8 @@ def explain(
         ValueError: if a size is not possible, the device has no kernels to choose from or none
             for the formats, or a name is unknown.
     """
-    for name, value, known in (("device", device, DEVICES), ("op", op, OPS + EXPERT_OPS)):
+    known_ops = (*OPS, *EXPERT_OPS, MLP, *FUSED_OPS)
+    for name, value, known in (("device", device, DEVICES), ("op", op, known_ops)):
         if not isinstance(value, str) or value not in known:
             raise ValueError(f"{name}: got {value!r}, expected {' or '.join(map(repr, known))}")
     sizes = {"m": m, "n": n, "k": k}
@@ -250,7 +318,17 @@ def explain(
         if not 1 <= size <= MAX_SIZE:
             raise ValueError(f"{name}: got {size}, expected a number from 1 to {MAX_SIZE}")
     _check_unused(op, experts=experts, slots=slots, activation=activation, interleaved=interleaved)
+    if by_columns and (op, device) != ("matmul", "gfx950"):
+        raise ValueError(
+            f"by_columns: got True with op={op!r}, device={device!r}, expected 'matmul' on 'gfx950'"
+            "; elsewhere codes are copied first"
+        )
     right = format_named(format)
+    if op in FUSED_OPS:
+        if activations is not None:
+            raise ValueError(f"activations: got {activations!r} with op={op!r}, expected None")
+        gate = GateOptions(activation or "silu", interleaved) if op == "gate_quantize" else None
+        return _explain_fused((m, n, k), gate, {"device": device, "op": op, "format": format})
     if activations is None:
         activations = of_kind(right, 1) if op == "matmul" else activations_for(device, format)
     left = check_mode(activations, DEFAULT_ROUNDING)
@@ -260,15 +338,15 @@ def explain(
     if k % block:
         raise ValueError(f"k: got {k}, expected a multiple of {block}")
     asked = Question(m, n, k, left, right, by_columns)
-    if by_columns and (op, device) != ("matmul", "gfx950"):
-        raise ValueError(
-            f"by_columns: got True with op={op!r}, device={device!r}, expected 'matmul' on 'gfx950'"
-            "; elsewhere codes are copied first"
-        )
     question = {"device": device, "op": op, "activations": activations, "format": format}
     if op in EXPERT_OPS:
         gate = GateOptions(activation or "swiglu_oai", interleaved)
         return _explain_experts(asked, experts, slots, gate, question)
+    if op == MLP:
+        gate = GateOptions(activation or "silu", interleaved)
+        if device in EXPERTS_ON:
+            return _explain_experts(asked, 1, 1, gate, question)
+        return _explain_mlp(asked, gate, question)
     row = DEVICES[device](asked)
     tile = row.pop("tile_m"), row.pop("tile_n")
     return Explanation(**question, shape=(m, n, k), tile=tile, **row)
@@ -278,6 +356,7 @@ def _check_unused(op: str, **given) -> None:
     """Raises if an argument was given that the product does not have."""
     for name, value in given.items():
         known = EXPERT_OPS if name == "experts" else ("moe",)
+        known += (MLP, "gate_quantize") if name in ("activation", "interleaved") else ()
         if (value or value is False) and op not in known:
             raise ValueError(
                 f"{name}: got {value!r} with op={op!r}, expected none; it is of "
@@ -302,6 +381,48 @@ def _explain_experts(
     return ExpertsExplanation(
         **question, shape=asked[:3], experts=experts, slots=slots, launches=launches,
         workspace_bytes=num_bytes,
+    )  # fmt: skip
+
+
+def _explain_mlp(
+    asked: Question, gate: GateOptions, question: dict[str, str]
+) -> ExpertsExplanation:
+    """Answers for a dense MLP on a CPU: two products, the gate at the end of the first."""
+    m, n, k = asked[:3]
+    if n % asked.right.k_multiple:
+        raise ValueError(f"n: got {n}, expected a multiple of {asked.right.k_multiple}")
+    launches = []
+    for name, sizes in (("gate_up", (m, chosen_gate(gate).row.sums(n), k)), ("down", (m, k, n))):
+        row = DEVICES[question["device"]](Question(*sizes, *asked[3:]))
+        tile, level = (row["tile_m"], row["tile_n"]), f"instruction level {row['level']}"
+        launches.append(Launch(name, row["kernel"], row["reason"], level, tile, (0, 0, 0), 0))
+    return ExpertsExplanation(
+        **question, shape=(m, n, k), experts=1, slots=1, launches=tuple(launches),
+        workspace_bytes=0,
+    )  # fmt: skip
+
+
+def _explain_fused(
+    sizes: tuple[int, int, int], gate: GateOptions | None, question: dict[str, str]
+) -> FusedExplanation:
+    """Answers for norms and gates to codes."""
+    (m, n, k), device, fmt = sizes, question["device"], format_named(question["format"])
+    if device not in FUSED_KERNELS:
+        known = " or ".join(map(repr, FUSED_KERNELS))
+        raise ValueError(f"device: got {device!r}, expected {known}: no other has a kernel yet")
+    expected = n if gate is None else chosen_gate(gate).row.sums(n)
+    if k != expected or n % fmt.k_multiple:
+        what = "n" if gate is None else f"the floats of n hidden numbers, {expected}"
+        raise ValueError(
+            f"n and k: got {n} and {k}, expected k to be {what}, and n a multiple of "
+            f"{fmt.k_multiple}"
+        )
+    scale_bytes = math.prod(fmt.scales_of((m, n))) * fmt.scale_dtype.itemsize
+    floats = m * k + (k if gate is None else 0)
+    return FusedExplanation(
+        **question, shape=sizes, kernel=FUSED_KERNELS[device],
+        level=levels.pick().name if device == "cpu" else "",
+        bytes_read=2 * floats, bytes_written=m * fmt.packed_bytes(n) + scale_bytes,
     )  # fmt: skip
 
 
