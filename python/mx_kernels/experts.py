@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from mx_kernels._core import expert_ops, products
-from mx_kernels._core.arrays import float_code, show, tensor_over, watched
+from mx_kernels._core.arrays import array_of, float_code, show, tensor_of, watched
 from mx_kernels._core.checks import (
     asked_or_best,
     check_biases,
@@ -31,7 +31,7 @@ from mx_kernels._core.checks import (
     check_moe,
     check_operand,
 )
-from mx_kernels._core.facts import DEFAULT_ROUNDING, facts
+from mx_kernels._core.facts import DEFAULT_ROUNDING
 from mx_kernels._core.gates import GateOptions, chosen_gate
 from mx_kernels.hints import ActivationsName, AnyArray, Array, FloatType, GateName, ScaleRule
 from mx_kernels.modules import MXModule, parameter
@@ -39,8 +39,6 @@ from mx_kernels.ops import _dtype_of
 from mx_kernels.tensor import MXTensor
 
 _OPS = torch.ops.mx_kernels
-_CHARS_OF_TORCH = "?efdFD" + np.typecodes["AllInteger"]
-"""What NumPy calls the dtypes that torch has, too."""
 
 
 def grouped_linear(
@@ -86,14 +84,14 @@ def grouped_linear(
         if out is not None:
             return out
     is_numpy = isinstance(x, np.ndarray)
-    x, group_sizes, bias = map(_tensor_of, (x, group_sizes, bias))
+    x, group_sizes, bias = map(tensor_of, (x, group_sizes, bias))
     if not is_compiling():
         mode = check_grouped(x, w, group_sizes, bias, rounding, activations)
         code = None if out_dtype is None else float_code(out_dtype, "out_dtype")
         if is_numpy or not watched(x, w.codes, w.scales, group_sizes, bias):
             rules = None if is_numpy else given
             out = products.grouped_linear(x, w, group_sizes, bias, mode, code, rules)
-            return _array_of(out) if is_numpy else out
+            return array_of(out) if is_numpy else out
     call = _OPS.grouped_linear if is_compiling() else expert_ops.GroupedLinear.apply
     rules = rounding, _dtype_of(x, out_dtype), asked_or_best(activations, w)
     return call(x, *expert_ops.parts_of(w, "w"), group_sizes, bias, *rules)
@@ -193,7 +191,7 @@ def moe(
             return out
     is_numpy, gate = isinstance(x, np.ndarray), GateOptions(activation, *choices)
     arrays = x, expert_ids, expert_weights, bias_gate_up, bias_down
-    x, expert_ids, expert_weights, *biases = map(_tensor_of, arrays)
+    x, expert_ids, expert_weights, *biases = map(tensor_of, arrays)
     if not is_compiling():
         routing = expert_ids, expert_weights
         mode, chosen = check_moe(x, *weights, *routing, biases, gate, rounding, activations)
@@ -202,7 +200,7 @@ def moe(
         if is_numpy or not watched(x, *bytes_of, *routing, *biases):
             rules = None if is_numpy else given
             out = products.moe(x, weights, *routing, biases, chosen, mode, dtype, rules)
-            return _array_of(out) if is_numpy else out
+            return array_of(out) if is_numpy else out
     call = _OPS.moe if is_compiling() else expert_ops.Moe.apply
     parts = *expert_ops.parts_of(w_gate_up, "w_gate_up"), *expert_ops.parts_of(w_down, "w_down")
     rules = rounding, _dtype_of(x, out_dtype), asked_or_best(activations, w_down)
@@ -221,7 +219,7 @@ def _moe_of_weighted(
         rules: its rounding, out_dtype and activations.
     """
     is_numpy, (rounding, out_dtype, activations) = isinstance(arrays[0], np.ndarray), rules
-    x, expert_ids, expert_weights, *biases = map(_tensor_of, arrays)
+    x, expert_ids, expert_weights, *biases = map(tensor_of, arrays)
     if not is_compiling():
         routing = expert_ids, expert_weights
         check_moe(x, *weights, *routing, biases, gate, rounding, activations)
@@ -242,7 +240,7 @@ def _moe_of_weighted(
     if slots != 1:
         y = sum(y.view(tokens, slots, x.shape[1]).unbind(1), torch.zeros_like(x).float())
     y = y.to(out_dtype)
-    return _array_of(y) if is_numpy else y
+    return array_of(y) if is_numpy else y
 
 
 class MXExperts(MXModule):
@@ -382,24 +380,3 @@ class MXExperts(MXModule):
             f"intermediate_size={self.intermediate_size}, activation={self.activation}, "
             f"{self._show_choices()}"
         )
-
-
-def _tensor_of(array: Array | None) -> Tensor | None:
-    """Returns the tensor over a NumPy array's memory, or a copy's; what is refused stays."""
-    is_plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
-    if not is_plain or not array.dtype.isnative:
-        return array
-    is_bfloat16 = array.dtype.name == "bfloat16"
-    if not is_bfloat16 and array.dtype.char not in _CHARS_OF_TORCH:
-        return array
-    array = np.asarray(array, order="C")
-    if is_bfloat16:
-        return tensor_over(array.view(np.uint16)).view(torch.bfloat16)
-    return tensor_over(array)
-
-
-def _array_of(out: Tensor) -> np.ndarray:
-    """Returns the NumPy array over a result's memory."""
-    if out.dtype == torch.bfloat16:
-        return out.view(torch.uint16).numpy().view(facts().numpy_dtype("bfloat16"))
-    return out.numpy()

@@ -35,6 +35,7 @@ from mx_kernels._core.native import gpu_plans
 from mx_kernels._core.products import question
 from mx_kernels._core.protocol import ENCODED, KEPT
 from mx_kernels.experts import grouped_linear, moe
+from mx_kernels.fused import gate_quantize, layer_norm_quantize, mlp, rms_norm_quantize
 from mx_kernels.hints import ActivationsName, Array, DeviceName, FormatName, GateName
 from mx_kernels.ops import linear, matmul
 from mx_kernels.tensor import MXTensor
@@ -44,9 +45,17 @@ ExpertOp = Literal["grouped_linear", "moe"]
 EXPERT_OPS: tuple[ExpertOp, ...] = get_args(ExpertOp)
 Operation = Callable[..., Any]
 """One of the functions below."""
-OPERATIONS: dict[str, Operation] = {
-    one.__name__: one for one in (linear, matmul, grouped_linear, moe)
+PRODUCTS: dict[str, Operation] = {
+    one.__name__: one for one in (linear, matmul, grouped_linear, moe, mlp)
 }
+FUSED: dict[str, Operation] = {
+    one.__name__: one for one in (rms_norm_quantize, layer_norm_quantize, gate_quantize)
+}
+OPERATIONS = PRODUCTS | FUSED
+FUSED_KERNELS = {device: "simt/prologue.mojo" for device in ("cuda", "gfx950")}
+FUSED_KERNELS["cpu"] = "cpu/prologue.mojo"
+"""Where norms and gates become codes."""
+DEFAULT_GATES: dict[str, GateName] = {"moe": "swiglu_oai", "mlp": "silu", "gate_quantize": "silu"}
 Operand = tuple[int, ...] | Array | MXTensor
 """What an operation is called with, or its shape."""
 MAX_SIZE = 2**31 - 1
@@ -142,14 +151,15 @@ class Launch:
     grid: tuple[int, int, int]
     """Workgroups: of products, as many as sizes that only the device knows can make."""
     threads: int
+    """Of a workgroup; 0 on a CPU."""
 
     def __str__(self) -> str:
         """Returns the launch in words."""
-        cut = f"{self.cut}, " if self.cut else ""
-        tile = f"tiles of {self.tile[0]} x {self.tile[1]}, " if self.tile[0] else ""
+        parts = [self.cut] if self.cut else []
+        parts += [f"tiles of {self.tile[0]} x {self.tile[1]}"] if self.tile[0] else []
         grid = " x ".join(map(str, self.grid))
-        text = f"{self.name}: {self.kernel}, {self.reason}; {cut}{tile}"
-        return f"{text}{grid} workgroups of {self.threads} threads"
+        parts += [f"{grid} workgroups of {self.threads} threads"] if self.threads else []
+        return f"{self.name}: {self.kernel}, {self.reason}; {', '.join(parts)}"
 
 
 @dataclass(frozen=True)
@@ -176,6 +186,35 @@ class ExpertsExplanation:
         first += f", {self.experts} experts{slots}: {len(self.launches)} launches"
         first += f", {self.workspace_bytes} bytes of workspace"
         return "\n".join([first, *(f"  {launch}" for launch in self.launches)])
+
+
+@dataclass(frozen=True)
+class FusedExplanation:
+    """The kernel of a norm or of a gate to codes."""
+
+    device: str
+    op: str
+    shape: tuple[int, int, int]
+    """M, N, K: rows of K bfloat16 numbers, and of N codes."""
+    format: str
+    """Of the codes."""
+    kernel: str
+    """The source file, within the Mojo package."""
+    level: str
+    """The CPU's instruction level."""
+    bytes_read: int
+    """Of the rows, and of a norm's weight."""
+    bytes_written: int
+    """Of codes and scales."""
+
+    def __str__(self) -> str:
+        """Returns the decision in words."""
+        m, n, k = self.shape
+        level = f", instruction level {self.level}" if self.level else ""
+        return (
+            f"{self.op}, {m} x {k} to {m} x {n} of {self.format} on {self.device}: {self.kernel}; "
+            f"{self.bytes_read} bytes read, {self.bytes_written} written{level}"
+        )
 
 
 @overload
@@ -211,6 +250,21 @@ def explain(
 
 @overload
 def explain(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    device: DeviceName | None = None,
+    op: Operation,
+    activations: ActivationsName | None = None,
+    format: FormatName | None = None,
+    activation: GateName | None = None,
+    interleaved: bool | None = None,
+) -> ExpertsExplanation | FusedExplanation: ...
+
+
+@overload
+def explain(
     m: Operation,
     n: Operand,
     k: Operand,
@@ -239,7 +293,7 @@ def explain(
     activation: GateName | None = None,
     interleaved: bool | None = None,
     by_columns: bool = False,
-) -> Explanation | ExpertsExplanation:
+) -> Explanation | ExpertsExplanation | FusedExplanation:
     """Returns which kernel computes a product, how it cuts the work, and why.
 
     Asked as the operation would be called, with its operands or their shapes:
@@ -251,24 +305,26 @@ def explain(
     4
 
     Or with the sizes of [m, k] @ [n, k].T: of "grouped_linear" m counts the rows of all groups; of
-    "moe" m counts tokens of k numbers, and n the hidden numbers of a slot. Experts are explained
-    for GPUs. Floats are bfloat16.
+    "moe" and "mlp" m counts tokens of k numbers, and n the hidden numbers of a slot. Experts are
+    explained for GPUs. Norms and gates to codes have m rows of k floats and n codes, and are asked
+    by sizes alone. Floats are bfloat16.
 
     Args:
-        m: `linear`, `matmul`, `grouped_linear` or `moe`; or rows of the activations.
+        m: `linear`, `matmul`, `grouped_linear`, `moe` or `mlp`; or rows of the activations.
         n: the operation's left side [..., K] or its shape; or rows of the weights.
-        k: weights [N, K] or their shape, of experts [E, N, K], of `moe` those of gates and ups; or
+        k: weights [N, K] or their shape, of experts [E, N, K], of layers those of gates and ups; or
             elements of a row.
         device: "cpu", "gfx950", or "cuda" for a Hopper GPU; it need not be here. None is that of
             the weights, or "cpu".
-        op: of sizes the operation, `linear` unless given. Its name, as a string, is deprecated.
+        op: of sizes the operation, `linear` unless given: one of those, `rms_norm_quantize`,
+            `layer_norm_quantize` or `gate_quantize`. A name as a string is deprecated.
         activations: what activations are multiplied as, of `matmul` their format. None is as in
             `linear` on that device; of `matmul` the weights' format.
-        format: the weights' format, where they are no MXTensor.
+        format: the weights' format, where they are no MXTensor; of norms and gates the codes'.
         experts: how many there are, of sizes of experts alone.
         slots: experts of a token, of `moe` alone.
-        activation: of `moe` alone; None is "swiglu_oai".
-        interleaved: of `moe` alone: whether rows of gates and ups take turns.
+        activation: of `moe`, where None is "swiglu_oai", `mlp` and `gate_quantize`, "silu".
+        interleaved: of these: whether gates and ups take turns.
         by_columns: whether codes of both sides lie column by column, of `matmul` on gfx950.
 
     Raises:
@@ -297,7 +353,18 @@ def explain(
         if not 1 <= size <= MAX_SIZE:
             raise ValueError(f"{name}: got {size}, expected a number from 1 to {MAX_SIZE}")
     _check_unused(op, experts=experts, slots=slots, activation=activation, interleaved=interleaved)
+    if by_columns and (op, device) != ("matmul", "gfx950"):
+        raise ValueError(
+            f"by_columns: got True with op={op!r}, device={device!r}, expected 'matmul' on 'gfx950'"
+            "; elsewhere codes are copied first"
+        )
     right = format_named(format)
+    gate = GateOptions(activation or DEFAULT_GATES.get(op, "silu"), interleaved)
+    if op in FUSED:
+        if activations is not None:
+            raise ValueError(f"activations: got {activations!r} with op={op!r}, expected None")
+        question = {"device": device, "op": op, "format": format}
+        return _explain_fused((m, n, k), gate if op == "gate_quantize" else None, question)
     if activations is None:
         activations = of_kind(right, 1) if op == "matmul" else activations_for(device, format)
     left = check_mode(activations, DEFAULT_ROUNDING)
@@ -307,15 +374,13 @@ def explain(
     if k % block:
         raise ValueError(f"k: got {k}, expected a multiple of {block}")
     asked = Question(m, n, k, left, right, by_columns)
-    if by_columns and (op, device) != ("matmul", "gfx950"):
-        raise ValueError(
-            f"by_columns: got True with op={op!r}, device={device!r}, expected 'matmul' on 'gfx950'"
-            "; elsewhere codes are copied first"
-        )
     question = {"device": device, "op": op, "activations": activations, "format": format}
     if op in EXPERT_OPS:
-        gate = GateOptions(activation or "swiglu_oai", interleaved)
         return _explain_experts(asked, experts, slots, gate, question)
+    if op == "mlp":
+        if device in EXPERTS_ON:
+            return _explain_experts(asked, 1, 1, gate, question)
+        return _explain_mlp(asked, gate, question)
     row = DEVICES[device](asked)
     tile = row.pop("tile_m"), row.pop("tile_n")
     return Explanation(**question, shape=(m, n, k), tile=tile, **row)
@@ -350,6 +415,9 @@ def _read(
         stated: device, activations and format as they were given; None for what was not.
     """
     told: dict[str, str] = {}
+    if op in FUSED:
+        expected = ", ".join(PRODUCTS)
+        raise ValueError(f"m: got {op}, which is asked by sizes, expected mx_kernels.{expected}")
     if isinstance(w, MXTensor):
         told["format"] = w.format
         stated["device"] = stated["device"] or device_name(w.device)
@@ -370,8 +438,8 @@ def _read(
             f"x and w: got {list(rows)} and {list(weights)}, expected [..., K] and {shape}"
         )
     n = weights[-2]
-    if op == "moe":
-        n //= chosen_gate(GateOptions(activation or "swiglu_oai")).row.sums(1)
+    if op in DEFAULT_GATES:
+        n //= chosen_gate(GateOptions(activation or DEFAULT_GATES[op])).row.sums(1)
     experts = weights[0] if is_of_experts else 0
     return (math.prod(rows[:-1]), n, rows[-1]), experts, stated | told
 
@@ -379,7 +447,8 @@ def _read(
 def _check_unused(op: str, **given) -> None:
     """Raises if an argument was given that the product does not have."""
     for name, value in given.items():
-        known = EXPERT_OPS if name == "experts" else ("moe",)
+        known: tuple[str, ...] = EXPERT_OPS if name == "experts" else ("moe",)
+        known = tuple(DEFAULT_GATES) if name in ("activation", "interleaved") else known
         if (value or value is False) and op not in known:
             raise ValueError(
                 f"{name}: got {value!r} with op={op!r}, expected none; it is of "
@@ -404,6 +473,48 @@ def _explain_experts(
     return ExpertsExplanation(
         **question, shape=asked[:3], experts=experts, slots=slots, launches=launches,
         workspace_bytes=num_bytes,
+    )  # fmt: skip
+
+
+def _explain_mlp(
+    asked: Question, gate: GateOptions, question: dict[str, str]
+) -> ExpertsExplanation:
+    """Answers for a dense MLP on a CPU: two products, the gate at the end of the first."""
+    m, n, k = asked[:3]
+    if n % asked.right.k_multiple:
+        raise ValueError(f"n: got {n}, expected a multiple of {asked.right.k_multiple}")
+    launches = []
+    for name, sizes in (("gate_up", (m, chosen_gate(gate).row.sums(n), k)), ("down", (m, k, n))):
+        row = DEVICES[question["device"]](Question(*sizes, *asked[3:]))
+        tile, level = (row["tile_m"], row["tile_n"]), f"instruction level {row['level']}"
+        launches.append(Launch(name, row["kernel"], row["reason"], level, tile, (0, 0, 0), 0))
+    return ExpertsExplanation(
+        **question, shape=(m, n, k), experts=1, slots=1, launches=tuple(launches),
+        workspace_bytes=0,
+    )  # fmt: skip
+
+
+def _explain_fused(
+    sizes: tuple[int, int, int], gate: GateOptions | None, question: dict[str, str]
+) -> FusedExplanation:
+    """Answers for norms and gates to codes."""
+    (m, n, k), device, fmt = sizes, question["device"], format_named(question["format"])
+    if device not in FUSED_KERNELS:
+        known = " or ".join(map(repr, FUSED_KERNELS))
+        raise ValueError(f"device: got {device!r}, expected {known}: no other has a kernel yet")
+    expected = n if gate is None else chosen_gate(gate).row.sums(n)
+    if k != expected or n % fmt.k_multiple:
+        what = "n" if gate is None else f"the floats of n hidden numbers, {expected}"
+        raise ValueError(
+            f"n and k: got {n} and {k}, expected k to be {what}, and n a multiple of "
+            f"{fmt.k_multiple}"
+        )
+    scale_bytes = math.prod(fmt.scales_of((m, n))) * fmt.scale_dtype.itemsize
+    floats = m * k + (k if gate is None else 0)
+    return FusedExplanation(
+        **question, shape=sizes, kernel=FUSED_KERNELS[device],
+        level=levels.pick().name if device == "cpu" else "",
+        bytes_read=2 * floats, bytes_written=m * fmt.packed_bytes(n) + scale_bytes,
     )  # fmt: skip
 
 

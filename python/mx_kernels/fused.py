@@ -4,11 +4,14 @@
     gate_quantize                             gates and ups -> hidden numbers -> codes
     mlp                                       a dense MLP: product, gate, product
     MXNorm                                    an RMS norm as a torch module, for MXLinear behind it
+    MXMLP                                     a dense MLP as one, gates and ups by one product
 
 Codes are those that `quantize` makes of the floats that would have been written in between.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +34,7 @@ from mx_kernels.hints import (
     RoundsName,
     ScaleRule,
 )
+from mx_kernels.modules import MXLinear, arranged, join_parts
 from mx_kernels.tensor import MXTensor
 
 _OPS = torch.ops.mx_kernels
@@ -310,6 +314,7 @@ class MXNorm(nn.Module):
         weight: floats [K].
         eps: is added to the mean of squares.
         rounds: where the norm rounds, as in `rms_norm_quantize`: "each" or "result".
+        weight_offset: is added to the weight in float32, of "result".
         format: of the codes.
         rounding: how they are quantized.
     """
@@ -320,6 +325,7 @@ class MXNorm(nn.Module):
         *,
         eps: float,
         rounds: RoundsName,
+        weight_offset: float = 0.0,
         format: FormatName,
         rounding: ScaleRule,
     ):
@@ -328,6 +334,7 @@ class MXNorm(nn.Module):
         self.weight: nn.Parameter = weight if is_parameter else nn.Parameter(weight)
         self.eps: float = eps
         self.rounds: RoundsName = rounds
+        self.weight_offset: float = weight_offset
         self.format: FormatName = format
         self.rounding: ScaleRule = rounding
 
@@ -338,14 +345,126 @@ class MXNorm(nn.Module):
         is_usual = self.rounds == "result" or weight.dtype == x.dtype
         if is_usual and not _wants_gradient(x, weight):
             rules = {"rounds": self.rounds, "format": self.format, "rounding": self.rounding}
+            rules["weight_offset"] = self.weight_offset
             return rms_norm_quantize(x, weight, eps=self.eps, **rules)
         y = x.float()
         y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)
         if self.rounds == "result":
-            return (weight * y).to(x.dtype)
+            factor = weight.float() + self.weight_offset if self.weight_offset else weight
+            return (factor * y).to(x.dtype)
         return weight * y.to(x.dtype)
 
     def extra_repr(self) -> str:
         """Names its numbers in the module's repr."""
         size = self.weight.shape[0]
         return f"{size}, eps={self.eps}, rounds={self.rounds}, gives {self.format}, {self.rounding}"
+
+
+class MXMLP(nn.Module):
+    """Computes `down_proj(act_fn(gate_proj(x)) * up_proj(x))`, gates and ups by one product.
+
+    On a CPU with the bits of two: a column depends on no other. Its state dict has the names and
+    the tensors of three layers, and so loads and is loaded wherever theirs is.
+
+    Args:
+        gate_proj: of weights like those of up_proj: see `MXMLP.obstacle`.
+        up_proj: of as many outputs.
+        down_proj: what their product is given to.
+        act_fn: what becomes of gates.
+    """
+
+    def __init__(
+        self, gate_proj: MXLinear, up_proj: MXLinear, down_proj: nn.Module, act_fn: Callable
+    ):
+        super().__init__()
+        reason = self.obstacle(gate_proj, up_proj)
+        if reason is not None:
+            raise ValueError(f"MXMLP: got layers of two kinds: {reason}")
+        weight = _joined(gate_proj.weight.detach(), up_proj.weight.detach())
+        bias, rules = gate_proj.bias, gate_proj._rules()
+        if bias is not None:
+            wants_gradient = bias.requires_grad or up_proj.bias.requires_grad
+            bias = nn.Parameter(torch.cat([bias.detach(), up_proj.bias.detach()]), wants_gradient)
+        self.gate_up_proj: MXLinear = MXLinear(weight, bias, **rules).train(gate_proj.training)
+        self.down_proj: nn.Module = down_proj
+        self.act_fn: Callable = act_fn
+        self.register_state_dict_post_hook(_split_state)
+
+    @staticmethod
+    def obstacle(gate_proj: nn.Module, up_proj: nn.Module) -> str | None:
+        """Says why two layers cannot be one product; None if they can."""
+        layers = {"gate_proj": gate_proj, "up_proj": up_proj}
+        for name, layer in layers.items():
+            if type(layer) is not MXLinear or not isinstance(layer.weight, MXTensor):
+                return f"{name} is a {type(layer).__name__}"
+        kinds = set()
+        for layer in layers.values():
+            w, bias = layer.weight, layer.bias
+            of_weight = w.format, w.dtype, w.shape, w.device
+            kinds.add((*of_weight, *layer._rules().values(), bias is None or bias.dtype))
+        if len(kinds) > 1:
+            return "gate_proj and up_proj differ in format, activations, shape or bias"
+        block_rows = facts().formats[gate_proj.format].block_rows
+        if gate_proj.out_features % block_rows:
+            return f"rows of gate_proj fill no blocks of {block_rows} rows"
+        return None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the result for x [..., in_features], floats or codes."""
+        gate, up = self.gate_up_proj(x).chunk(2, -1)
+        return self.down_proj(self.act_fn(gate) * up)
+
+    def split(self) -> tuple[MXLinear, MXLinear]:
+        """Returns gate_proj and up_proj again."""
+        both = self.gate_up_proj
+        biases = (None, None) if both.bias is None else _halves(both.bias)
+        weights, device = _halves(both.weight.detach()), both.weight.device
+        pairs = zip(map(arranged, weights, (device, device)), biases, strict=True)
+        gate_proj, up_proj = (MXLinear(*pair, **both._rules()) for pair in pairs)
+        return gate_proj.train(both.training), up_proj.train(both.training)
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        """Joins the entries of a state dict, which is a copy; one alone stays, unexpected."""
+        try:
+            for name in ("gate_proj", "up_proj"):
+                join_parts(state_dict, f"{prefix}{name}.")
+            for part in ("weight", "bias"):
+                keys = [f"{prefix}{name}.{part}" for name in ("gate_proj", "up_proj")]
+                if all(key in state_dict for key in keys):
+                    halves = [state_dict.pop(key) for key in keys]
+                    if {isinstance(half, MXTensor) for half in halves} == {True, False}:
+                        got = " and ".join(type(half).__name__ for half in halves)
+                        raise TypeError(f"{keys[0]} and {keys[1]}: got {got}, expected MXTensors")
+                    state_dict[f"{prefix}gate_up_proj.{part}"] = _joined(*halves)
+        except (TypeError, ValueError) as error:
+            args[-1].append(f"{prefix.removesuffix('.') or type(self).__name__}: {error}")
+            return
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _joined(first: Tensor, second: Tensor) -> Tensor:
+    """Returns rows behind rows: in the layout they have if they fill its tiles, else plain."""
+    if isinstance(first, MXTensor) and isinstance(second, MXTensor):
+        unit = facts().layouts[first.byte_layout].row_unit(facts().formats[first.format])
+        if first.byte_layout != second.byte_layout or first.shape[0] % unit:
+            return arranged(torch.cat([first.unshuffle(), second.unshuffle()]))
+    return torch.cat([first, second])
+
+
+def _halves(both: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns both halves of rows: views, or of a layout whose tiles they share, plain copies."""
+    if isinstance(both, MXTensor):
+        unit = facts().layouts[both.byte_layout].row_unit(facts().formats[both.format])
+        both = both.unshuffle() if both.shape[0] // 2 % unit else both
+    return both.chunk(2)
+
+
+def _split_state(mlp: MXMLP, state_dict: dict, prefix: str, _metadata: dict) -> None:
+    """Gives the entries of a state dict the names of three layers, in their order."""
+    entries = {key: state_dict.pop(key) for key in [*state_dict] if key.startswith(prefix)}
+    both, rest = f"{prefix}gate_up_proj.", {}
+    halves = {key.removeprefix(both): _halves(t) for key, t in entries.items() if both in key}
+    rest = {key: entry for key, entry in entries.items() if not key.startswith(both)}
+    for place, name in enumerate(("gate_proj", "up_proj")):
+        state_dict |= {f"{prefix}{name}.{part}": two[place] for part, two in halves.items()}
+    state_dict |= rest

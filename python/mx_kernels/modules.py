@@ -22,6 +22,7 @@ from mx_kernels._core.arrays import show
 from mx_kernels._core.checks import (
     asked_or_best,
     check_bias,
+    check_hadamard,
     check_mode,
     check_operand,
     check_rounding,
@@ -84,7 +85,7 @@ class MXModule(nn.Module):
                 stacklevel=3,
             )
 
-    def _rules(self) -> dict[str, str]:
+    def _rules(self) -> dict:
         """What activations become, as the operations take it."""
         return {"rounding": self.rounding, "activations": self.activations}
 
@@ -136,6 +137,8 @@ class MXLinear(MXModule, nn.Linear):
         rounding: how activations are quantized.
         activations: what they are multiplied as, as in `linear`; what None stands for is settled
             here, by the device that the weight lies on.
+        hadamard: how many of their neighbours are rotated together, as in `linear`. It is no part
+            of a state dict.
 
     Raises:
         TypeError: if weight is not an MXTensor, or bias holds no floats.
@@ -154,6 +157,7 @@ class MXLinear(MXModule, nn.Linear):
         *,
         rounding: ScaleRule = DEFAULT_ROUNDING,
         activations: ActivationsName | None = None,
+        hadamard: int | None = None,
     ):
         nn.Module.__init__(self)  # That of nn.Linear makes weights.
         check_operand(weight, "weight")
@@ -162,11 +166,13 @@ class MXLinear(MXModule, nn.Linear):
         check_rounding(rounding)
         activations = asked_or_best(activations, weight)
         check_mode(activations, rounding)
+        check_hadamard(hadamard, weight, needs_kernel=False)
         if bias is not None:
             check_bias(bias, weight)
         self.out_features, self.in_features = weight.shape
         self.rounding: ScaleRule = rounding
         self.activations: ActivationsName = activations
+        self.hadamard: int | None = hadamard
         self.register_parameter("weight", parameter(weight))
         self.register_parameter("bias", None if bias is None else parameter(bias))
         self._warn_if_slow()
@@ -209,15 +215,23 @@ class MXLinear(MXModule, nn.Linear):
         product = ops.linear if isinstance(weight, MXTensor) else torch_distributed.linear
         return product(x, weight, bias=self.bias, **self._rules())
 
+    def _rules(self) -> dict:
+        return {
+            "rounding": self.rounding,
+            "activations": self.activations,
+            "hadamard": self.hadamard,
+        }
+
     def extra_repr(self) -> str:
         """Names sizes, format, layout and rounding in the module's repr."""
+        rotation = f", hadamard={self.hadamard}" if self.hadamard else ""
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
-            f"bias={self.bias is not None}, {self._show_choices()}"
+            f"bias={self.bias is not None}, {self._show_choices()}{rotation}"
         )
 
     def _adapt(self, state_dict: dict, prefix: str, name: str) -> None:
-        _join_parts(state_dict, prefix)
+        join_parts(state_dict, prefix)
         super()._adapt(state_dict, prefix, name)
 
 
@@ -257,7 +271,7 @@ FORMER_NAMES = ("weight_codes", "weight_scales", "_extra_state")
 """What a state dict had before weights were one tensor: bytes, and what they mean as JSON."""
 
 
-def _join_parts(state_dict: dict, prefix: str) -> None:
+def join_parts(state_dict: dict, prefix: str) -> None:
     """Makes one weight of the entries of a former state dict."""
     names = [prefix + name for name in FORMER_NAMES]
     present = [name for name in names if name in state_dict]

@@ -23,9 +23,11 @@ from torch.compiler import is_compiling
 
 from mx_kernels._core import calls, products, torch_ops
 from mx_kernels._core.arrays import (
+    array_of,
     check_floats,
     float_code,
     intercepted,
+    tensor_of,
     torch_dtype,
     watched,
 )
@@ -43,6 +45,7 @@ from mx_kernels._core.checks import (
 from mx_kernels._core.facts import (
     DEFAULT_FORMAT,
     DEFAULT_ROUNDING,
+    KEPT_FLOATS,
     ceil_to,
     facts,
 )
@@ -293,6 +296,7 @@ def linear(
     rounding: ScaleRule = DEFAULT_ROUNDING,
     out_dtype: FloatType | None = None,
     activations: ActivationsName | None = None,
+    hadamard: int | None = None,
 ) -> AnyArray:
     """Quantizes `x` and multiplies: `matmul(quantize(x, format=activations), w, bias=bias)`.
 
@@ -318,12 +322,18 @@ def linear(
             device is best at without a loss that a language model shows, never four bits: by
             weights of four or six bits "mxint8" on a CPU, "bf16" on an NVIDIA GPU and "mxfp6" on
             gfx950; by eight bits on a GPU the weights' own format; by "nvfp4" "bf16".
+        hadamard: how many neighbours of x are rotated together first, as in `quantize`, for
+            weights that are rotated likewise. On a CPU while x is quantized; elsewhere, and where
+            x stays floats, by torch before, to the same bits.
 
     Raises:
         TypeError: if x is not an array of floats, or w not an MXTensor.
         ValueError: if shapes, layouts or devices do not fit together, a name is unknown, or the
             device has no kernel for the activations and the weights' format.
     """
+    if hadamard is not None:
+        rules = {"rounding": rounding, "out_dtype": out_dtype, "activations": activations}
+        return _rotated_linear(x, w, bias, hadamard, rules)
     if is_compiling():
         if not isinstance(w, MXTensor):
             raise TypeError(f"w: got {type(w).__name__}, expected an MXTensor; see quantize(w)")
@@ -342,6 +352,32 @@ def linear(
     return torch_ops.Linear.apply(
         x, *_parts(w), bias, rounding, dtype, asked_or_best(activations, w)
     )
+
+
+def _rotated_linear(x, w: MXTensor, bias, hadamard: int, rules: dict) -> AnyArray:
+    """Multiplies rotated x: while it is quantized where a kernel does, else by torch before."""
+    if isinstance(x, np.ndarray):
+        y = _rotated_linear(tensor_of(x), w, tensor_of(bias), hadamard, rules)
+        return array_of(y) if isinstance(y, Tensor) else y
+    check_floats(x, "x")
+    check_hadamard(hadamard, x, needs_kernel=False)
+    check_operand(w, "w")
+    mode = asked_or_best(rules["activations"], w)
+    is_quantized = mode != KEPT_FLOATS and x.is_cpu and not is_compiling()
+    if not is_quantized or watched(x, w.codes, w.scales, bias):
+        return linear(rotated(x, hadamard), w, bias=bias, **rules)
+    check_linear(x, w, bias, rules["rounding"], mode)
+    q = quantize(x, format=mode, rounding=rules["rounding"], hadamard=hadamard)
+    return matmul(q, w, bias=bias, out_dtype=rules["out_dtype"] or x.dtype)
+
+
+def rotated(x: Tensor, block: int) -> Tensor:
+    """Returns x with so many neighbours rotated together, by torch: the numbers of the kernel."""
+    y, half = x.float(), block // 2
+    while half:
+        low, high = y.unflatten(-1, (-1, 2, half)).unbind(-2)
+        y, half = torch.stack([low + high, low - high], -2).flatten(-3), half // 2
+    return (y * block**-0.5).to(x.dtype)
 
 
 def _parts(w: MXTensor) -> tuple:

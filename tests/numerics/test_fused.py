@@ -277,6 +277,9 @@ def test_a_rotation_compiles_and_refuses_what_it_does_not_take():
     x = torch.randn(3, 64)
     compiled = torch.compile(lambda x: mx.quantize(x, hadamard=32).codes, backend="aot_eager")
     assert torch.equal(compiled(x), mx.quantize(x, hadamard=32).codes)
+    w = mx.quantize(torch.randn(5, 64), hadamard=32)
+    compiled = torch.compile(lambda x: mx.linear(x, w, hadamard=32), backend="aot_eager")
+    assert torch.equal(compiled(x), mx.linear(x, w, hadamard=32))
     q = mx.quantize(x.numpy(), hadamard=64)
     assert torch.equal(q.codes, mx.quantize(x, hadamard=64).codes)
     for block, message in (
@@ -286,6 +289,55 @@ def test_a_rotation_compiles_and_refuses_what_it_does_not_take():
     ):
         with pytest.raises(ValueError, match=message):
             mx.quantize(x, hadamard=block)
+        with pytest.raises(ValueError, match=message):
+            mx.linear(x, w, hadamard=block)
+
+
+@pytest.mark.cpu_only
+@pytest.mark.parametrize("activations", ["mxint8", "mxfp4", "nvfp4", "fp8", "bf16"])
+@pytest.mark.parametrize("block", [32, 64, 128])
+@every_dtype
+def test_linear_rotates_what_it_is_given(rng, dtype, block, activations):
+    """Codes of rotated floats, in one pass and in two; torch's rotation has the same bits."""
+    x = torch_of(rows(rng, (2, 3, 256), dtype), dtype)
+    turned = torch_of(oracle.rotated(values_of(x), block, dtype), dtype)
+    w = mx.quantize(torch_of(rng.standard_normal((48, 256)), "float32"), hadamard=block)
+    bias, rules = torch_of(rows(rng, (48,), dtype), dtype), {"activations": activations}
+    expected = mx.linear(turned, w, bias=bias, **rules)
+    got = mx.linear(x, w, bias=bias, hadamard=block, **rules)
+    assert torch.equal(got, expected) and got.abs().max() > 0.1
+    layer = mx.MXLinear(w.preshuffle(), bias, hadamard=block, **rules)
+    assert torch.equal(layer(x), expected)
+    rows_of_x = torch.func.vmap(lambda row: mx.linear(row, w, bias=bias, hadamard=block, **rules))
+    assert torch.equal(rows_of_x(x), expected)
+    array = mx.linear(x.float().numpy(), w, hadamard=block, **rules)
+    assert isinstance(array, np.ndarray) and array.dtype == np.float32
+    # The rotation is its own inverse, and the gradient is turned back.
+    x.requires_grad_()
+    y = mx.linear(x, w, bias=bias, hadamard=block, out_dtype="float32", **rules)
+    y.backward(given := torch.randn(y.shape))
+    back = (given.double() @ w.dequantize("float32").double()).numpy()
+    exact = oracle.rotated(back, block, "float32").astype(np.float64)
+    unit = 2.0**-7 if dtype == "bfloat16" else 2.0**-10
+    assert abs(x.grad.double().numpy() - exact).max() < unit * abs(exact).max()
+
+
+@pytest.mark.cpu_only
+def test_a_rotation_of_weights_and_activations_changes_no_product(rng):
+    """But for the rounding of float32, of weights and activations that every format holds."""
+    x, weight = (np.float32(rng.integers(-4, 5, (n, 64))) for n in (5, 7))
+    turned = [oracle.rotated(a, 64, "float32") * np.float32(64**0.5) for a in (x, weight)]
+    assert all((a == np.round(a)).all() for a in turned)
+    w = mx.quantize(torch_of(turned[1] / 8, "float32"), format="nvfp4")
+    exact = w.dequantize("float32").numpy().astype(np.float64)
+    unturned = oracle.rotated(exact, 64, "float32").astype(np.float64)
+    got = mx.linear(torch_of(x, "float32"), w, hadamard=64, activations="bf16")
+    bound = 2.0**-8 * np.abs(oracle.rotated(x, 64, "float32")) @ abs(exact).T + 1e-4
+    assert (abs(got.numpy() - x.astype(np.float64) @ unturned.T) < bound).all()
+    layer = mx.MXLinear(w, hadamard=64)
+    assert "hadamard=64" in repr(layer) and "hadamard" not in repr(mx.MXLinear(w))
+    q = mx.quantize(torch_of(x, "float32"), format="mxint8", hadamard=64)
+    assert torch.equal(layer(q), mx.matmul(q, w, out_dtype=q.dtype)), "codes are taken as they are"
 
 
 # Gates.

@@ -84,8 +84,8 @@ def modelopt(scheme, folder):
     return expected
 
 
-def compressed_tensors(scheme, folder):
-    from compressed_tensors.compressors import ModelCompressor
+def _quantize(model, scheme):
+    """Gives a model compressed-tensors' scheme, and scales; returns the names of its layers."""
     from compressed_tensors.quantization import (
         QuantizationConfig,
         apply_quantization_config,
@@ -93,7 +93,6 @@ def compressed_tensors(scheme, folder):
     )
     from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 
-    model = tiny(torch.float32)
     group = preset_name_to_scheme(scheme, ["Linear"])
     config = QuantizationConfig(config_groups={"group_0": group}, ignore=["lm_head", "re:.*gate$"])
     apply_quantization_config(model, config)
@@ -112,6 +111,14 @@ def compressed_tensors(scheme, folder):
             module.weight_global_scale.data.copy_(whole)
         scale, _ = calculate_qparams(*ends, args, global_scale=whole)
         module.weight_scale.data.copy_(scale.reshape(module.weight_scale.shape))
+    return names
+
+
+def compressed_tensors(scheme, folder):
+    from compressed_tensors.compressors import ModelCompressor
+
+    model = tiny(torch.float32)
+    names = _quantize(model, scheme)
     compressor = ModelCompressor.from_pretrained_model(model)
     compressor.compress_model(model)
     model.save_pretrained(folder)
@@ -121,6 +128,77 @@ def compressed_tensors(scheme, folder):
         return {f"{n}.weight": _of_nvfp4(model.get_submodule(n)) for n in names}
     compressor.decompress_model(model)
     return {f"{n}.weight": model.get_parameter(f"{n}.weight").float() for n in names}
+
+
+def dense():
+    """Returns a tiny Llama in float32."""
+    torch.manual_seed(0)
+    sizes = {k: v for k, v in SIZES.items() if "expert" not in k and "mlp_only" not in k}
+    sizes.pop("moe_intermediate_size")
+    config = tf.LlamaConfig(**sizes, architectures=["LlamaForCausalLM"])
+    model = tf.LlamaForCausalLM(config).eval()
+    for p in model.parameters():
+        if p.ndim > 1:
+            torch.nn.init.normal_(p, std=p.shape[-1] ** -0.5)
+    return model
+
+
+@torch.no_grad()
+def compressed_tensors_rotated(scheme, folder):
+    """What down_proj is given is rotated in blocks of 64, what q, k and v are in blocks of 128."""
+    from compressed_tensors.compressors import ModelCompressor
+    from compressed_tensors.quantization import QuantizationStatus
+    from compressed_tensors.transform import (
+        TransformArgs,
+        TransformConfig,
+        TransformScheme,
+        apply_transform_config,
+    )
+
+    model, schemes = dense(), {}
+    for name, target, size in (("R4", "down", 64), ("U", "(q|k|v)", 128)):
+        places = (("input", False), ("weight_input", True))
+        apply = [
+            TransformArgs(targets=[f"re:.*{target}_proj$"], location=at, inverse=is_inverse)
+            for at, is_inverse in places
+        ]
+        schemes[name] = TransformScheme(type="hadamard", head_dim=size, apply=apply)
+    apply_transform_config(model, TransformConfig(config_groups=schemes))
+    for name in _quantize(model, scheme):
+        model.get_submodule(name).quantization_status = QuantizationStatus.FROZEN
+    logits = model(IDS).logits
+    compressor = ModelCompressor.from_pretrained_model(model)
+    compressor.compress_model(model)
+    model.save_pretrained(folder)
+    compressor.update_config(folder)
+    return {"logits": logits}
+
+
+@torch.no_grad()
+def quark_rotated(scheme, folder):
+    """What all layers but o_proj are given is rotated in blocks of 64."""
+    from quark.torch import LLMTemplate, ModelQuantizer, export_safetensors
+    from quark.torch.quantization.config.config import RotationConfig
+
+    layer = "model.layers.layer_id."
+    readers = [
+        [f"{layer}self_attn.{of}_proj" for of in "qkv"],
+        [f"{layer}mlp.{of}_proj" for of in ("up", "gate")],
+    ]
+    places = [{"target_modules": of, "next_modules": of} for of in readers]
+    config = LLMTemplate.get("llama").get_config(scheme=scheme)
+    config.algo_config = [
+        RotationConfig(
+            model_decoder_layers="model.layers", v_proj="self_attn.v_proj", mlp="mlp",
+            o_proj="self_attn.o_proj", self_attn="self_attn", rotation_size=64,
+            scaling_layers={"first_layer": places, "middle_layers": places, "last_layer": []},
+            r1=True, online_r1_rotation=True, r2=False, r3=False, r4=True,
+        )
+    ]  # fmt: skip
+    model = ModelQuantizer.freeze(ModelQuantizer(config).quantize_model(dense(), [IDS]))
+    logits = model(IDS).logits
+    export_safetensors(model, folder)
+    return {"logits": logits}
 
 
 def _of_nvfp4(module):

@@ -102,7 +102,8 @@ def rewritten(tmp_path, path, *, quantized=False, **options):
 
 
 def loaded(tmp_path, **options):
-    return mx.load(checkpoint(tmp_path, quantized=True), **options)
+    found = mx.load(checkpoint(tmp_path, quantized=True), **options)
+    return found, options.get("rotations")
 
 
 def in_a_graph(call):
@@ -250,7 +251,7 @@ CHANGES = {
     mx.preshuffle: {"device": "gfx950"},
     mx.unshuffle: {},
     mx.matmul: PRODUCT,
-    mx.linear: PRODUCT | LEFT,
+    mx.linear: PRODUCT | LEFT | {"hadamard": 32},
     mx.grouped_linear: PRODUCT | LEFT | {"bias": floats(E, N)},
     mx.moe: OF_EXPERTS,
     mx.MXTensor: {
@@ -262,7 +263,7 @@ CHANGES = {
     },
     mx.MXTensor.dequantize: {"dtype": "float16"},
     mx.MXTensor.preshuffle: {"device": "gfx950"},
-    mx.MXLinear: {"bias": BIAS, **LEFT},
+    mx.MXLinear: {"bias": BIAS, **LEFT, "hadamard": 32},
     mx.MXLinear.from_linear: {**QUANTIZED, "device": "gfx950", "activations": "bf16"},
     mx.MXExperts: {
         **{"activation": "swiglu_oai", **LEFT},
@@ -290,7 +291,10 @@ CHANGES = {
             True, op=mx.matmul, device="gfx950", activations="fp8_block", format="fp8_block_2d"
         ),
     },
-    mx.load: {"device": "meta", "preshuffle": False, "progress": True, "join_experts": False},
+    mx.load: {
+        **{"device": "meta", "preshuffle": False, "progress": True, "join_experts": False},
+        "rotations": {},
+    },
     mx.save: {"max_shard_bytes": 100, "metadata": {"a": "b"}},
     checkpoints.convert: {
         **{"to": "quark", **QUANTIZED, "include": ["embed.weight"], "exclude": ["a.weight"]},
@@ -425,7 +429,10 @@ REFUSED = [
             max_graph.quantize,
         )
     ),
-    (mx.quantize, "hadamard", {"hadamard": 48}),
+    *(
+        (function, "hadamard", {"hadamard": 48})
+        for function in (mx.quantize, mx.linear, mx.MXLinear)
+    ),
     (mx.rms_norm_quantize, "weight_offset", {"weight_offset": 1.0}),
     (mx.layer_norm_quantize, "bias", {"bias": floats(K)}),
     (mx.gate_quantize, "interleaved", {"up": floats(5, K), "interleaved": True}),

@@ -247,6 +247,20 @@ def transform(*locations):
     }
 
 
+def turned(**entries):
+    """Returns a config that turns the input of a, by a scheme with these entries."""
+    scheme = {"type": "hadamard", "head_dim": 32, "apply": at_input("a")} | entries
+    return COMPRESSED | {"transform_config": {"config_groups": {"R": scheme}}}
+
+
+def at_input(targets, **entries):
+    return [{"location": "input", "targets": targets, **entries}]
+
+
+def at(targets, **entries):
+    return turned(apply=at_input(targets, **entries))
+
+
 def quark_rule(**weight):
     return QUARK | {"global_quant_config": {"weight": MX4 | weight}}
 
@@ -254,6 +268,19 @@ def quark_rule(**weight):
 CHANGES = {
     "a rotation of the input": (transform("weight_input", "input"), "'R' .'hadamard' at 'input'"),
     "a rotation of queries": (transform("q_attn"), "at 'q_attn'"),
+    "a rotation of the result": (transform("output"), "at 'output'.*expected 'input'"),
+    "queries and keys turned apart": (
+        turned(apply=[{"location": "q_attn"}, {"location": "k_cache", "inverse": True}]),
+        "at 'q_attn'",
+    ),
+    "random signs": (
+        turned(type="random-hadamard"), "'random-hadamard' at 'input'.*type 'hadamard'",
+    ),
+    "a permutation": (turned(randomize=True), "with randomize, .*expected randomize false"),
+    "blocks of 48": (turned(head_dim=48), "with head_dim 48, .*expected 32 or 64 or 128"),
+    "a class of modules": (at("LlamaAttention"), "of 'LlamaAttention'.*'Linear' or names"),
+    "a pattern that takes long": (at("re:(a+)+$"), "of 're:.a...+.'.*expected letters"),
+    "targets that are no names": (at([3]), "of .3., .*names of modules"),
     "a transform nobody knows": (COMPRESSED | {"transform_config": [1]}, r"transform_config: got"),
     "a transform without a place": (transform(None), "at None"),
     "Quark's rotation of the input": (
@@ -308,6 +335,7 @@ CHANGES = {
 }  # fmt: skip
 HARMLESS = {
     "a rotation that is merged": transform("weight_input", "weight_output"),
+    "queries and keys turned alike by compressed-tensors": transform("q_attn", "k_cache"),
     "no transforms": COMPRESSED | {"transform_config": {}},
     "Quark's merged rotation": QUARK | {"algo_config": [
         {"name": "rotation", "r1": True, "r2": True, "r4": False, "rotation_size": 32},

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import mx_kernels as mx
+import oracle
 from cases import every_pair
 from mx_kernels._core import levels
-from mx_kernels._core.native import gpu_plans
+from mx_kernels._core.native import gpu_plans, source_folder
 from tests.cdna4.support import CONTEST
 from tests.hip.kinds import KINDS
 
@@ -433,3 +434,58 @@ def test_a_plan_is_what_explain_says_of_each_launch(name):
     text, counter_bytes, _ = plans.plan_gfx950((2 * at_once + 16, n, k, *codes))
     assert text == f"{most['cut']} {last['cut']}"
     assert counter_bytes == max(most["counter_bytes"], last["counter_bytes"])
+
+
+# Norms, gates and dense layers.
+
+
+@pytest.mark.parametrize("where", ["cpu", "cuda", "gfx950"])
+@pytest.mark.parametrize("format", oracle.FORMATS)
+def test_what_becomes_codes_is_explained_with_its_bytes(format, where):
+    rules = {"device": where, "format": format}
+    norm = mx.explain(5, 96, 96, op=mx.rms_norm_quantize, **rules)
+    gate = mx.explain(5, 96, 192, op=mx.gate_quantize, **rules)
+    ups = mx.explain(5, 96, 96, op=mx.gate_quantize, activation="relu2", **rules)
+    assert mx.explain(5, 96, 96, op=mx.layer_norm_quantize, **rules).bytes_read == norm.bytes_read
+    x, weight = torch.randn(5, 192).bfloat16(), torch.ones(96).bfloat16()
+    for found, floats, q in (
+        (norm, (x[:, :96], weight), mx.rms_norm_quantize(x[:, :96], weight, format=format)),
+        (gate, (x,), mx.gate_quantize(x, format=format)),
+        (ups, (x[:, :96],), mx.gate_quantize(x[:, :96], activation="relu2", format=format)),
+    ):
+        assert found.bytes_written == q.codes.nbytes + q.scales.nbytes
+        assert found.bytes_read == sum(2 * t.numel() for t in floats)
+        assert (found.level == "") == (where != "cpu")
+        assert found.kernel in str(found)
+    assert (source_folder() / norm.kernel).is_file() and norm.kernel == gate.kernel
+
+
+def test_a_dense_layer_is_explained_as_its_products():
+    found = mx.explain(16, 160, 96, op=mx.mlp, activations="mxfp8", format="mxfp4")
+    products = [
+        mx.explain(16, n, k, activations="mxfp8", format="mxfp4") for n, k in ((320, 96), (96, 160))
+    ]
+    assert [launch.name for launch in found.launches] == ["gate_up", "down"]
+    for launch, product in zip(found.launches, products, strict=True):
+        assert (launch.kernel, launch.tile) == (product.kernel, product.tile)
+        assert product.level in str(launch) and "workgroups" not in str(launch)
+    layer = {"device": "gfx950", "activation": "silu"}
+    of_experts = mx.explain(16, 160, 96, op=mx.moe, experts=1, slots=1, **layer)
+    assert mx.explain(16, 160, 96, op=mx.mlp, **layer).launches == of_experts.launches
+
+
+@pytest.mark.parametrize(
+    "n, options, message",
+    [
+        (32, {"op": mx.rms_norm_quantize}, "n and k: got 32 and 64, expected k to be n"),
+        (64, {"op": mx.gate_quantize}, "expected k to be the floats of n hidden numbers, 128"),
+        (33, {"op": mx.mlp}, "n: got 33, expected a multiple of 32"),
+        (64, {"op": mx.rms_norm_quantize, "activation": "silu"}, "activation: got 'silu'"),
+        (64, {"op": mx.rms_norm_quantize, "activations": "bf16"}, "activations: got 'bf16'"),
+        (64, {"op": mx.gate_quantize, "by_columns": True}, "by_columns: got True"),
+        (64, {"op": mx.mlp, "experts": 2}, "experts: got 2"),
+    ],
+)
+def test_questions_about_norms_that_make_no_sense_are_refused(n, options, message):
+    with pytest.raises(ValueError, match=message):
+        mx.explain(16, n, 64, **options)

@@ -35,7 +35,10 @@ ENVIRONMENTS = {
                                     "compressed-tensors==0.20.1")),
 }  # fmt: skip
 ENVIRONMENTS["llmcompressor"] = "llmcompressor-0.14-1", (TORCH, "llmcompressor==0.14.0")
-ENVIRONMENTS |= dict.fromkeys(("compressed_tensors", "quark"), ENVIRONMENTS["modelopt"])
+ENVIRONMENTS |= dict.fromkeys(
+    ("compressed_tensors", "quark", "compressed_tensors_rotated", "quark_rotated"),
+    ENVIRONMENTS["modelopt"],
+)
 SCHEMES = {
     "modelopt FP8_DEFAULT": "fp8",
     "modelopt FP8_PER_CHANNEL_PER_TOKEN": "fp8",
@@ -102,6 +105,50 @@ def test_an_exporters_file_is_what_the_tool_dequantizes_it_to(tmp_path, case):
             halves = [expected[f"{base}.{name}.weight"] for name in ("gate_proj", "up_proj")]
             got = experts.gate_up_proj.dequantize("float32")[e]
             torch.testing.assert_close(got, torch.cat(halves), rtol=rtol, atol=0)
+
+
+ROTATED = {
+    "compressed_tensors_rotated MXFP4A16": ("bf16", {"down_proj": 64, "qkv": 128}, 2**-6),
+    "quark_rotated mxfp4": ("mxfp4", {"down_proj": 64, "qkv": 64, "gate_proj": 64}, 0),
+}
+"""What activations are multiplied as, the blocks of some layers, and how far off logits may be.
+
+The first tool multiplies floats: activations that bfloat16 rounds differ by 2**-9, in 14 layers.
+"""
+
+
+@deep
+@pytest.mark.parametrize("case", ROTATED)
+def test_a_model_that_rotates_at_run_time_computes_what_its_tool_does(tmp_path, case):
+    activations, blocks, bound = ROTATED[case]
+    folder, expected = written(*case.split(), tmp_path)
+    mx.load(folder, rotations=(found := {}))
+    expected_blocks = {
+        f"model.layers.{i}.{place}.weight": block
+        for i in (0, 1)
+        for of, block in blocks.items()
+        for place in (
+            [f"self_attn.{x}_proj" for x in of] if of == "qkv"
+            else [f"mlp.{x}" for x in ((of, "up_proj") if of == "gate_proj" else (of,))]
+        )
+    }  # fmt: skip
+    assert found == expected_blocks
+    model = from_pretrained(folder, dtype=torch.float32, activations=activations)
+    ids = torch.arange(40).view(2, 20)
+    with torch.no_grad():
+        logits = model(ids).logits
+        error = (logits - expected["logits"]).norm() / expected["logits"].norm()
+        assert error <= bound
+        # A saved model rotates too, and so does one whose MLPs are joined.
+        model.save_pretrained(tmp_path / "saved")
+        again = tf.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+        assert torch.equal(again(ids).logits, logits)
+        mx.load(tmp_path / "saved", rotations=(kept := {}))
+        assert kept == found
+        for layer in model.modules():
+            if isinstance(layer, mx.MXLinear):
+                layer.hadamard = None
+        assert (model(ids).logits - logits).norm() > 0.5 * logits.norm()
 
 
 CALIBRATE = Path(__file__).parents[2] / "examples" / "calibrate.py"

@@ -8,14 +8,17 @@ import copy
 import functools
 import io
 import re
+from collections import Counter
 
 import pytest
 import torch
+import transformers as tf
 from torch import nn
 
 import mx_kernels as mx
 from mx_kernels.conversion import revert
-from tests.python.models import FAMILIES, output_of
+from mx_kernels.fused import MXMLP
+from tests.python.models import FAMILIES, TOKENS, Family, output_of
 from tests.tiers import tiered
 
 every_family = pytest.mark.parametrize("name", FAMILIES)
@@ -173,8 +176,8 @@ def test_the_gradient_of_a_converted_model_reaches_what_was_kept():
 
 # Norms that give codes.
 
-FUSED = {"llama": 2, "gpt_oss": 2, "qwen3_moe": 1, "lora": 1}
-"""Norms that are fused; behind the others are routers and adapters, which read floats."""
+FUSED = {"llama": (2, 1), "gpt_oss": (2, 0), "qwen3_moe": (1, 0), "lora": (1, 1)}
+"""Norms and MLPs that are fused; behind other norms are routers and adapters, which read floats."""
 
 
 @functools.cache
@@ -185,8 +188,10 @@ def fused_model(name, activations=None):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_norms_are_fused_where_converted_layers_alone_read_them(name):
     report = mx.conversion_report(fused_model(name))
-    assert len(report.fused) == FUSED.get(name, 0)
-    for norm in report.fused:
+    fused_norms = [norm for norm in report.norms if norm.is_fused]
+    count = len(fused_norms), sum(mlp.is_fused for mlp in report.mlps)
+    assert count == FUSED.get(name, (0, 0))
+    for norm in fused_norms:
         module = fused_model(name).get_submodule(norm.name)
         assert module.format == norm.format == "mxint8"
         assert f"gives mxint8 to {norm.readers[0]}" in str(report)
@@ -221,7 +226,7 @@ def test_a_fused_model_lives_on_as_a_converted_one():
     compiled = torch.compile(fused, backend="aot_eager")
     torch.testing.assert_close(run(compiled, "llama"), expected)
     again = mx.convert(fused, include="lm_head", fuse="norms")
-    assert len(mx.conversion_report(again).fused) == 2
+    assert len(mx.conversion_report(again).fused) == 3
     revert(plain := copy.deepcopy(fused_model("llama")), float_model("llama"), torch.float32)
     assert not [name for name, module in plain.named_modules() if "MX" in type(module).__name__]
     assert torch.isfinite(run(plain, "llama")).all()
@@ -249,3 +254,153 @@ def test_norms_that_others_read_stay():
     assert reasons(forward)[1] == "mlp is a LlamaMLP, which reads floats"
     with pytest.raises(ValueError, match="fuse: got 'all', expected None or 'norms'"):
         mx.convert(copy.deepcopy(float_model("llama")), fuse="all")
+
+
+# MLPs of one product.
+
+SIZES = {
+    "vocab_size": 96, "hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 24, "bos_token_id": 1, "eos_token_id": None,
+    "pad_token_id": 0,
+}  # fmt: skip
+DENSE = {
+    "llama": (tf.LlamaConfig, tf.LlamaForCausalLM, {"mlp_bias": True}),
+    "qwen3": (tf.Qwen3Config, tf.Qwen3ForCausalLM, {}),
+    "mistral": (tf.MistralConfig, tf.MistralForCausalLM, {"intermediate_size": 256}),
+    "gemma2": (tf.Gemma2Config, tf.Gemma2ForCausalLM, {}),
+    "gemma3": (tf.Gemma3TextConfig, tf.Gemma3ForCausalLM, {"intermediate_size": 128}),
+}
+"""A bias; widths that fill the tiles of a layout, and 160, which does not."""
+
+
+def dense_model(name, dtype="float32"):
+    config, model, sizes = DENSE[name]
+    return Family(
+        lambda: model(config(**{**SIZES, "intermediate_size": 160, **sizes})), {}, 0, 0
+    ).build().to(getattr(torch, dtype))  # fmt: skip
+
+
+def generated(model):
+    return model.generate(TOKENS, max_new_tokens=6, do_sample=False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("activations", ["bf16", "mxint8", "fp8"])
+@pytest.mark.parametrize("name", DENSE)
+def test_an_mlp_of_one_product_has_the_bits_of_three_layers(name, activations, dtype):
+    def converted(**options):
+        model = dense_model(name, dtype)
+        for module in model.modules():
+            # Norms with hooks stay, so MLPs alone differ.
+            if "RMSNorm" in type(module).__name__:
+                module.register_forward_hook(lambda *_: None)
+        return mx.convert(model, activations=activations, **options)
+
+    plain, fused = converted(), converted(fuse="norms")
+    report = mx.conversion_report(fused)
+    assert [place.kind for place in report.fused] == ["mlp"] * 2
+    assert f"one product of {activations} for gate_proj and up_proj" in str(report)
+    assert "kept: an expression of" in str(report), "sums with a residual"
+    with torch.no_grad():
+        assert torch.equal(fused(TOKENS).logits, plain(TOKENS).logits)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_norms_and_mlps_of_dense_models_are_fused(name):
+    plain = mx.convert(dense_model(name))
+    fused = mx.convert(copy.deepcopy(plain), fuse="norms")
+    report = mx.conversion_report(fused)
+    kinds = Counter(place.kind for place in report.fused)
+    assert kinds == {"norm": 4, "mlp": 2}, str(report)
+    with torch.no_grad():
+        got, expected = fused(TOKENS).logits, plain(TOKENS).logits
+    assert relative_error(got, expected) < 1e-2
+    assert torch.equal(generated(fused), generated(plain))
+    norm = fused.model.layers[0].input_layernorm
+    x = torch.randn(4, 96)
+    # Its floats are those of transformers, and its codes theirs but for ties.
+    with torch.no_grad():
+        floats = plain.model.layers[0].input_layernorm(x)
+        q, codes = norm(x), mx.quantize(floats, format="mxint8").codes
+    assert (q.codes != codes).float().mean() < 0.01
+    assert torch.equal(norm(x.requires_grad_()), floats)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_a_joined_mlp_is_saved_and_loaded_as_three_layers(name, tmp_path):
+    plain = mx.convert(dense_model(name))
+    fused = mx.convert(copy.deepcopy(plain), fuse="norms")
+    state, expected = fused.state_dict(), plain.state_dict()
+    assert list(state) == list(expected)
+    for key, entry in expected.items():
+        parts = [
+            [t.unshuffle().codes, t.unshuffle().scales] if isinstance(t, mx.MXTensor) else [t]
+            for t in (state[key], entry)
+        ]
+        assert all(map(torch.equal, *parts))
+    mx.save(state, tmp_path / "weights")
+    loaded = mx.load(tmp_path / "weights")
+    with torch.no_grad():
+        logits = fused(TOKENS).logits
+        for empty in (mx.convert(dense_model(name)), mx.convert(dense_model(name), fuse="norms")):
+            for p in empty.parameters():
+                p.zero_() if not isinstance(p, mx.MXTensor) else None
+            empty.load_state_dict(loaded)
+            assert relative_error(empty(TOKENS).logits, logits) < 1e-2
+        assert torch.equal(empty(TOKENS).logits, logits)
+        fused.save_pretrained(tmp_path / "model")
+        again = type(fused).from_pretrained(tmp_path / "model")
+        assert torch.equal(again(TOKENS).logits, plain(TOKENS).logits)
+        again = mx.convert(again, fuse="norms")
+        assert torch.equal(again(TOKENS).logits, logits)
+        assert torch.equal(copy.deepcopy(again)(TOKENS).logits, logits)
+    with pytest.raises(RuntimeError, match="got MXTensor and Tensor, expected MXTensors"):
+        fused.load_state_dict(state | {"model.layers.0.mlp.up_proj.weight": torch.ones(2, 32)})
+
+
+def test_the_gradient_of_a_joined_mlp_is_that_of_its_layers():
+    plain = mx.convert(dense_model("llama"))
+    fused = mx.convert(copy.deepcopy(plain), fuse="norms")
+    grads = []
+    for model in (plain, fused):
+        x = torch.randn(5, 96, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        mlp = model.model.layers[0].mlp
+        mlp(x).square().sum().backward()
+        halves = {"gate_proj": 0, "up_proj": 1}
+        biases = [
+            mlp.gate_up_proj.bias.grad.chunk(2)[half]
+            if model is fused
+            else getattr(mlp, name).bias.grad
+            for name, half in halves.items()
+        ]
+        grads.append([x.grad, *biases, mlp.down_proj.bias.grad])
+    for got, expected in zip(*grads, strict=True):
+        torch.testing.assert_close(got, expected)
+        assert got.abs().max() > 1e-3
+
+
+def test_mlps_that_cannot_be_joined_stay():
+    def reasons(change=lambda model: None, **options):
+        model = dense_model("llama")
+        change(model)
+        report = mx.conversion_report(mx.convert(model, fuse="norms", **options))
+        return report.mlps[0].reason
+
+    def hook(model):
+        model.model.layers[0].mlp.up_proj.register_forward_hook(lambda *_: None)
+
+    def adapter(model):
+        model.model.layers[0].mlp.adapter = nn.Linear(96, 96)
+
+    assert reasons() is None
+    assert reasons(keep="up_proj") == "up_proj is a Linear"
+    differ = "gate_proj and up_proj differ in format, activations, shape or bias"
+    assert reasons(activations={"up_proj": "bf16"}) == differ
+    assert reasons(hook) == "up_proj has hooks"
+    assert reasons(adapter) == "it also holds adapter"
+    assert reasons(format="fp8_block") == "rows of gate_proj fill no blocks of 128 rows"
+    gate_proj, up_proj = (mx.MXLinear(mx.quantize(torch.ones(n, 32))) for n in (8, 16))
+    with pytest.raises(
+        ValueError, match="MXMLP: got layers of two kinds: gate_proj and up_proj differ"
+    ):
+        MXMLP(gate_proj, up_proj, nn.Identity(), torch.relu)

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
         def __init__(self, *args: object, **kwargs: object) -> None: ...
 else:
     OwnTensor = Tensor
+_CHARS_OF_TORCH = "?efdFD" + np.typecodes["AllInteger"]
+"""What NumPy calls the dtypes that torch has, too."""
 DEVICES = ("cpu", "cuda", "meta")
 """Types of devices that have kernels, and the one that has no numbers."""
 
@@ -382,3 +384,24 @@ def _is_plain(t: Tensor) -> bool:
     if type(t) not in PLAIN_TENSORS or not (t.is_cpu or t.is_cuda):
         return False
     return not (t.requires_grad and torch.is_grad_enabled())
+
+
+def tensor_of(array: Array | None) -> Tensor | None:
+    """Returns the tensor over a NumPy array's memory, or a copy's; what is refused stays."""
+    is_plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
+    if not is_plain or not array.dtype.isnative:
+        return array
+    is_bfloat16 = array.dtype.name == "bfloat16"
+    if not is_bfloat16 and array.dtype.char not in _CHARS_OF_TORCH:
+        return array
+    array = np.asarray(array, order="C")
+    if is_bfloat16:
+        return tensor_over(array.view(np.uint16)).view(torch.bfloat16)
+    return tensor_over(array)
+
+
+def array_of(out: Tensor) -> np.ndarray:
+    """Returns the NumPy array over a result's memory."""
+    if out.dtype == torch.bfloat16:
+        return out.view(torch.uint16).numpy().view(facts().numpy_dtype("bfloat16"))
+    return out.numpy()

@@ -1,10 +1,10 @@
 """What a config.json says of quantization, found and checked; `methods` says what it means.
 
 It is read as text that anybody may have written. What changes the meaning of weights and is not
-carried out here is refused: rotations of a layer's input at run time, zero points, sparse weights,
-columns in another order. What is said of activations and caches changes no weight. Patterns of
-names are matched in a time that grows with their length and no faster, and there is a limit on both
-length and number.
+carried out is refused: zero points, sparse weights, columns in another order, and what is done at
+run time, but for the rotations of `rotations`. What is said of activations and caches changes no
+weight. Patterns of names are matched in a time that grows with their length and no faster, and
+there is a limit on both length and number.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from mx_kernels.checkpoints.rotations import Rotation, rotations_by_layer, rotations_in
 
 ENTRIES = ("quantization_config", "compression_config", "quantization")
 """Where a config speaks of quantization, the last of MLX alone."""
@@ -138,12 +140,13 @@ def without_quantization(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_run_time(content: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Raises if a config changes what weights mean, by something that is not carried out.
+def check_run_time(content: Mapping[str, Any], config: Mapping[str, Any]) -> list[Rotation]:
+    """Returns what turns the input of layers, all else that is done at run time is refused.
 
     Raises:
         ValueError: naming the entry.
     """
+    found: list[Rotation] = []
     for place in (content, config):
         sparse = place.get("sparsity_config") or None
         form = sparse.get("format") if isinstance(sparse, Mapping) else sparse
@@ -152,55 +155,48 @@ def check_run_time(content: Mapping[str, Any], config: Mapping[str, Any]) -> Non
                 f"sparsity_config: got format {form!r:.80}, expected dense: sparse weights are "
                 "not read"
             )
-        transforms = place.get("transform_config")
-        if transforms and (applied := next(_online(transforms), None)):
-            raise ValueError(
-                f"transform_config: got {applied}, which turns what a layer is given at run time, "
-                "and is not carried out; expected weights without it"
-            )
+        if transforms := place.get("transform_config"):
+            found += rotations_in(transforms)
     if (fmt := content.get("fmt")) not in (None, *E4M3):
         raise ValueError(f"quantization_config: got fmt {fmt!r:.80}, expected {' or '.join(E4M3)}")
+    is_ours = content.get("quant_method") == OURS
+    if is_ours:
+        found += rotations_by_layer(content.get("hadamard") or {})
     for name, value in content.items():
+        if is_ours and name == "hadamard":
+            continue
         if CHANGES.search(name) and value not in (None, False, [], {}):
             raise ValueError(
                 f"quantization_config: got {name} {value!r:.80}, which changes what weights mean "
                 "and is not carried out; expected none"
             )
+    return found
 
 
-def _online(transforms: Any) -> Iterator[str]:
-    """Yields in words what compressed-tensors applies to activations, and what is not known."""
-    groups = transforms.get("config_groups") if isinstance(transforms, Mapping) else None
-    if not isinstance(groups, Mapping):
-        yield f"{transforms!r:.80}"
-        return
-    for name, scheme in groups.items():
-        applied = scheme.get("apply") if isinstance(scheme, Mapping) else None
-        for where in applied if isinstance(applied, list) else [None]:
-            location = where.get("location") if isinstance(where, Mapping) else None
-            if location not in ("weight_input", "weight_output"):
-                kind = scheme.get("type") if isinstance(scheme, Mapping) else scheme
-                yield f"{name!r:.80} ({kind!r:.80} at {location!r:.80})"
-
-
-def check_algorithms(said: Any) -> None:
-    """Raises if an algorithm of Quark leaves something to be done at run time.
+def check_algorithms(said: Any) -> str:
+    """Returns in words which rotations of Quark are left to be done at run time; empty for none.
 
     Raises:
-        ValueError: naming it. A rotation r3 turns queries and keys alike, which no product shows.
+        ValueError: naming any other algorithm that leaves something to be done. A rotation r3
+            turns queries and keys alike, which no product shows.
     """
+    rotations = ""
     if isinstance(said, Mapping):
         said = [said] if "name" in said else list(said.values())
     for algorithm in said if isinstance(said, list) else [said] if said else []:
         name = algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm
         entries = algorithm if isinstance(algorithm, Mapping) else {}
         online = [entry for entry, on in entries.items() if AT_RUN_TIME.search(entry) and on]
-        if online or not isinstance(name, str) or name.lower() not in MERGED:
+        is_known = isinstance(name, str) and name.lower() in MERGED
+        if online and is_known and name.lower() == "rotation":
+            rotations = f"algo_config: got {name!r} with {', '.join(online)}"
+        elif online or not is_known:
             what = f"{name!r:.80} with {', '.join(online)}" if online else f"{name!r:.80}"
             raise ValueError(
                 f"algo_config: got {what}, which may change what layers are given at run time, "
                 f"and is not carried out; expected {' or '.join(MERGED)}, merged into the weights"
             )
+    return rotations
 
 
 def dtype_of(config: Mapping[str, Any]) -> torch.dtype:

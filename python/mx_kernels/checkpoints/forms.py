@@ -31,10 +31,10 @@ import torch
 from torch import Tensor, nn
 
 from mx_kernels._core.arrays import show
-from mx_kernels._core.checks import format_named
+from mx_kernels._core.checks import HADAMARD, format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT
 from mx_kernels._core.storage import split_scales
-from mx_kernels.checkpoints import floats, leftovers
+from mx_kernels.checkpoints import floats, leftovers, rotations
 from mx_kernels.checkpoints.configs import OURS, dtype_of
 from mx_kernels.checkpoints.files import Checkpoint, Part, some
 from mx_kernels.checkpoints.leftovers import described as _described
@@ -127,6 +127,8 @@ class Parameter:
     """What the parts are, None for a tensor."""
     are_turned: bool = False
     """Whether codes are stored as [..., K, N]."""
+    hadamard: int | None = None
+    """How many neighbours of what it is multiplied by are rotated together first."""
 
     @property
     def nbytes(self) -> int:
@@ -190,14 +192,21 @@ def warn_of_floats(parameters: Iterable[Parameter], where: str) -> None:
         )
 
 
-def plan(checkpoint: Checkpoint) -> list[Parameter]:
+def plan(checkpoint: Checkpoint, *, takes_rotations: bool = False) -> list[Parameter]:
     """Returns the parameters of a checkpoint, in the order of its tensors.
+
+    Args:
+        checkpoint: what there is.
+        takes_rotations: whether `Parameter.hadamard` is carried out; else one that has it raises.
 
     Raises:
         ValueError: if parts are missing, do not fit, or are of a kind that is not MX.
     """
     try:
-        return _Planner(checkpoint).plan()
+        planner = _Planner(checkpoint)
+        if not takes_rotations:
+            planner.check_no_rotations()
+        return planner.plan()
     except ValueError as error:
         raise ValueError(f"{checkpoint.where}: {error}") from None
 
@@ -216,6 +225,8 @@ class _Planner:
         self.used: set[str] = set()
         self.codes: dict[str, bool] = {}
         """The names of codes in pairs, and whether their scales are E8M0."""
+        self.matrices: dict[str, Part] = {}
+        """Those that rotate what modules are given, by the names of these."""
 
     def plan(self) -> list[Parameter]:
         """Returns the parameters."""
@@ -227,12 +238,71 @@ class _Planner:
             for name in others:
                 if name.endswith(form.codes) and name not in self.used:
                     self._look(form, name)
+        self._take_matrices()
         alone = [name for name in others if name not in self.used]
         leftovers.check(self.parts, alone, self.codes, FORMS, self.scheme.has_bare_codes)
         for name, part in self.parts.items():
             if name not in self.used:
                 self._add(name, Parameter(name, (part,), part.shape, part.dtype), name)
-        return [parameter for _, parameter in sorted(self.found.values(), key=lambda it: it[0])]
+        ordered = sorted(self.found.values(), key=lambda it: it[0])
+        return [self._rotated(parameter) for _, parameter in ordered]
+
+    def check_no_rotations(self) -> None:
+        """Raises if layers are to rotate what they are given."""
+        said = self.scheme.quark_rotates
+        if self.scheme.rotations:
+            said = f"transform_config: got {self.scheme.rotations[0].said}"
+        if said:
+            raise ValueError(
+                f"{said}, which turns what a layer is given at run time; expected weights without "
+                "it, or mx_kernels.load(path, rotations={}), which says what linear is to rotate"
+            )
+
+    def _take_matrices(self) -> None:
+        """Takes matrices of rotations, which are no parameters."""
+        ends = [rotation.ending for rotation in self.scheme.rotations]
+        ends += [f".{rotations.QUARK}"] if self.scheme.quark_rotates else []
+        for name, part in self.parts.items():
+            if end := next((end for end in ends if name.endswith(end)), None):
+                self.matrices[name.removesuffix(end)] = part
+                self.used.add(name)
+        if self.scheme.quark_rotates and not self.matrices:
+            raise ValueError(
+                f"{self.scheme.quark_rotates}, expected a matrix *.{rotations.QUARK} beside each "
+                "weight whose input is rotated"
+            )
+
+    def _rotated(self, it: Parameter) -> Parameter:
+        """Returns a parameter with the block of the rotation of what it is multiplied by.
+
+        Raises:
+            ValueError: if the rotation is none that `linear` has.
+        """
+        module = it.name.removesuffix("weight").removesuffix(".")
+        matrix = self.matrices.get(module)
+        fitting = [rotation for rotation in self.scheme.rotations if rotation.fits(module)]
+        is_weight = it.name.endswith("weight") and len(it.shape) == 2
+        if not is_weight or not (fitting or matrix):
+            return it
+        if not it.meaning and not matrix and "embed" in module:
+            return it
+        got = f"got {fitting[0].said if fitting else self.scheme.quark_rotates} for {it.name}"
+        if not it.format:
+            raise ValueError(
+                f"{got}, which is floats, expected a quantized weight: no other has it"
+            )
+        if len(fitting) > 1:
+            raise ValueError(f"{got} and {fitting[1].said}, expected one rotation")
+        block = fitting[0].block if fitting else matrix.shape[0] if matrix.shape else 0
+        block = it.shape[-1] if block is None else block
+        if block not in HADAMARD or it.shape[-1] % block:
+            raise ValueError(
+                f"{got} in blocks of {block} of K = {it.shape[-1]}, expected {rotations.SIZES}, of "
+                "which K is a multiple"
+            )
+        if matrix:
+            rotations.check_matrix(matrix.name, matrix.read(), block)
+        return replace(it, hadamard=block)
 
     def _look(self, form: Form, codes: str) -> None:
         """Takes a pair, if the names are those of one."""

@@ -98,10 +98,18 @@ def join(name: str, pieces: Sequence[Sequence[Parameter]], *, are_experts: bool)
         name: what it is called.
         pieces: of each expert, from the first row to the last.
         are_experts: whether there is an axis of experts; if not, pieces are of one.
+
+    Raises:
+        ValueError: if what experts are given is rotated.
     """
     flat = [piece for of_expert in pieces for piece in of_expert]
     first, dims = flat[0], {len(piece.shape) for piece in flat}
-    kinds = {(piece.format, piece.dtype, piece.shape[1:]) for piece in flat}
+    kinds = {(piece.format, piece.dtype, piece.shape[1:], piece.hadamard) for piece in flat}
+    if are_experts and first.hadamard:
+        raise ValueError(
+            f"{first.name}: got a rotation of {first.hadamard} of what experts are given, expected "
+            "none: moe has none; load(join_experts=False) leaves them apart"
+        )
     rows = {tuple(piece.shape[0] for piece in of_expert) for of_expert in pieces}
     if len(kinds) > 1 or len(rows) > 1 or len(dims) > 1 or any(it.becomes_floats for it in flat):
         return None
@@ -116,6 +124,7 @@ def join(name: str, pieces: Sequence[Sequence[Parameter]], *, are_experts: bool)
         (*lead, sum(rows), *first.shape[1:]),
         first.dtype,
         first.format,
+        hadamard=first.hadamard,
         pieces=tuple(map(tuple, pieces)),
     )
 

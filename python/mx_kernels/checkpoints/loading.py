@@ -25,6 +25,7 @@ def load(
     device: str | torch.device | None = None,
     preshuffle: bool = True,
     join_experts: bool = True,
+    rotations: dict[str, int] | None = None,
     progress: bool | None = None,
 ) -> dict[str, MXTensor | Tensor]:
     """Returns the parameters of a checkpoint by name: MXTensors where they are MX, else tensors.
@@ -63,6 +64,9 @@ def load(
             gives, if it has one of its own. False leaves them plain.
         join_experts: whether the codes of experts that have a tensor each become one MXTensor, if
             all are there, in one format. False leaves them apart.
+        rotations: a dict that gets, by the names of weights, what `linear` and `MXLinear` are told
+            as `hadamard`, for checkpoints that rotate what layers are given: compressed-tensors'
+            and Quark's Hadamard matrices of 32, 64 or 128. None refuses such a checkpoint.
         progress: whether to show a bar on stderr. None shows one on a terminal.
 
     Raises:
@@ -74,10 +78,15 @@ def load(
         TypeError: if a state dict holds anything but tensors.
         ImportError: if safetensors is missing, gguf for GGUF, or rich where a bar is asked for.
     """
+    if rotations is not None and not isinstance(rotations, dict):
+        raise TypeError(f"rotations: got {type(rotations).__name__}, expected a dict to be filled")
     checkpoint = open_any(path)
-    parameters = plan(checkpoint)
+    parameters = plan(checkpoint, takes_rotations=rotations is not None)
     warn_of_floats(parameters, checkpoint.where)
+    found = {it.name: it.hadamard for it in parameters if it.hadamard}
     parameters = joined(checkpoint, parameters) if join_experts else parameters
+    if rotations is not None:
+        rotations |= found
     with bar(progress, f"loading {checkpoint.where}", parameters) as done:
         result = {}
         for parameter in parameters:

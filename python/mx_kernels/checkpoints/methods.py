@@ -29,6 +29,7 @@ import torch
 from mx_kernels._core.checks import format_named
 from mx_kernels.checkpoints import configs
 from mx_kernels.checkpoints.configs import OURS, Rules, Spec
+from mx_kernels.checkpoints.rotations import Rotation
 from mx_kernels.checkpoints.scales import MX_BLOCK
 
 BLOCK_2D = [128, 128]
@@ -117,6 +118,9 @@ class Scheme:
         self.method: object = None if content is None else _method_of(content)
         self.content: Mapping[str, Any] = content or {}
         self._row = METHODS.get(self.method) if isinstance(self.method, str) else None
+        self.rotations: list[Rotation] = []
+        self.quark_rotates = ""
+        """What Quark rotates at run time, in words."""
         if content is None:
             return
         if self._row is None:
@@ -124,10 +128,10 @@ class Scheme:
                 f"quantization_config: got quant_method {self.method!r:.80}{self._in_words()}, "
                 f"expected {' or '.join(METHODS)}"
             )
-        configs.check_run_time(content, config)
+        self.rotations = configs.check_run_time(content, config)
         if self.is_compressed:
             _check_compressed(content)
-        configs.check_algorithms(content.get("algo_config"))
+        self.quark_rotates = configs.check_algorithms(content.get("algo_config"))
         self.rules: Rules = Rules(content.get("layer_quant_config"))
         _block_size(content)
 

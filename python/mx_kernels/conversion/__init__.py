@@ -6,7 +6,7 @@ conversion_report(model)     what became of which layer, and why
 __init__.py   convert: decide, check, replace, report
 rules.py      which layers are kept, and why
 layers.py     what a layer is, what stands in its way, what it becomes
-fusing.py     norms that give codes
+fusing.py     norms that give codes, MLPs of one product
 report.py     the table
 """
 
@@ -20,14 +20,14 @@ import torch
 from torch import nn
 
 from mx_kernels._core.arrays import check_floats, show
-from mx_kernels._core.checks import check_mode, format_named, mode_rounding
+from mx_kernels._core.checks import check_hadamard, check_mode, format_named, mode_rounding
 from mx_kernels._core.facts import (
     DEFAULT_FORMAT,
     DEFAULT_ROUNDING,
     activations_for,
     weights_format,
 )
-from mx_kernels.conversion.fusing import FUSES, fuse_norms, unfuse_norms
+from mx_kernels.conversion.fusing import FUSES, former_layers, fuse_layers, split_layers
 from mx_kernels.conversion.gates import Gate, gate_of, traits_of
 from mx_kernels.conversion.layers import (
     Layer,
@@ -116,15 +116,18 @@ def convert(
         activations: what activations are multiplied as; see `MXLinear.from_linear`. For choices
             by layer a mapping from names as in `keep`, the first that fits, or a function of a
             layer's name; layers without a choice get the default.
-        fuse: "norms" lets norms of transformers' Llama, Mistral, Qwen2, Qwen3 and gpt-oss give
+        fuse: "norms" joins what stands beside the layers, also those of an earlier call or of a
+            checkpoint. Norms of transformers' Llama, Mistral, Qwen2, Qwen3, gpt-oss and Gemma give
             their readers codes at once, where all of these are converted to the same activations;
-            where a gradient is wanted they give floats, as before. The report says which.
+            where a gradient is wanted they give floats, as before. Gates and ups of MLPs become
+            one product, with the bits of two on a CPU. The report says which, and why others stay.
 
     Raises:
         TypeError: if an argument is of another kind, or the weights of a selected layer are of
             another type than bfloat16, float16 or float32.
-        ValueError: if nothing was selected, a name fits nothing, `include` names a layer that
-            cannot be converted, or weights are on the meta device. Nothing is replaced then.
+        ValueError: if nothing was selected, unless there is something to fuse; if a name fits
+            nothing, `include` names a layer that cannot be converted, or weights are on the meta
+            device. Nothing is replaced then.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: got {type(model).__name__}, expected an nn.Module")
@@ -137,14 +140,15 @@ def convert(
         raise ValueError(f"fuse: got {fuse!r}, expected None or {' or '.join(map(repr, FUSES))}")
     patterns = {"keep": patterns_of("keep", keep), "include": patterns_of("include", include)}
     choices = {"format": format, "rounding": rounding, "device": device}
-    reasons, modes = _decided(model, filter, patterns, choices, activations)
+    is_ours = fuse is not None and any(isinstance(inner, MXLinear) for inner in model.modules())
+    reasons, modes = _decided(model, filter, patterns, choices, activations, needs_some=not is_ours)
     for layer in modes:
         _check_weights(layer)
     model = _replaced(model, reasons, modes, choices)
     if fuse is not None:
         report = vars(model)[ATTRIBUTE]
-        norms = (*report.norms, *fuse_norms(model))
-        setattr(model, ATTRIBUTE, dataclasses.replace(report, norms=norms))
+        fusions = (*report.fusions, *fuse_layers(model))
+        setattr(model, ATTRIBUTE, dataclasses.replace(report, fusions=fusions))
     for listener in FINISHED:
         listener(model)
     return model
@@ -195,6 +199,7 @@ def restore_skeleton(
     rounding: Activations,
     device: str | torch.device,
     activations: Activations,
+    hadamard: Mapping[str, int],
 ) -> set[str]:
     """Puts MXLinear and MXExperts on meta where quantized weights will be loaded.
 
@@ -204,6 +209,7 @@ def restore_skeleton(
         rounding: of the activations, for all layers or by name as `activations`.
         device: where the weights will lie.
         activations: what they are multiplied as.
+        hadamard: how many of their neighbours are rotated together, by the names of layers.
 
     Returns:
         The names of weights that no layer of ours multiplies by.
@@ -233,6 +239,9 @@ def restore_skeleton(
         mode = _mode_of(layer, activations, rule, device, format)
         choices = {"format": format, "rounding": rule, "device": None}
         layer.module = replace(layer, made, activations=mode, **choices)
+        if block := hadamard.get(layer.names[0]):
+            weight = layer.module.weight
+            layer.module.hadamard = check_hadamard(block, weight, needs_kernel=False)
         _put(model, layer)
         for name, (_, shape) in found.items():
             own = tuple(model.get_parameter(name).shape)
@@ -282,25 +291,22 @@ def revert(model: nn.Module, former: nn.Module, dtype: torch.dtype) -> None:
     Raises:
         ValueError: if a layer of ours has no counterpart there. Nothing is replaced then.
     """
-    places = [
-        (name, module)
-        for name, module in model.named_modules(remove_duplicate=False)
-        if isinstance(module, MXModule)
-    ]
     layers = dict(former.named_modules(remove_duplicate=False))
-    for name, _ in places:
+    for name, _ in former_layers(model):
         if kind_of(layers.get(name, former)) is None:
             raise ValueError(
                 f"{name}: got {type(layers.get(name)).__name__} in {type(former).__name__}, "
                 "expected the layer that was converted"
             )
+    split_layers(model, former)
     weights, made = {}, {}
-    for name, module in places:
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if not isinstance(module, MXModule):
+            continue
         if id(module) not in made:
             made[id(module)] = restored(module, layers[name], weights, dtype)
         parent, _, leaf = name.rpartition(".")
         setattr(model.get_submodule(parent), leaf, made[id(module)])
-    unfuse_norms(model, former)
     vars(model).pop(ATTRIBUTE, None)
 
 
@@ -313,6 +319,8 @@ def _decided(
     patterns: dict[str, tuple[Pattern, ...]],
     choices: dict,
     activations: Activations,
+    *,
+    needs_some: bool = True,
 ) -> tuple[dict[Layer, str | None], dict[Layer, str]]:
     """Returns why each layer is kept, and what the activations of the others become."""
     fmt, rounding, device = format_named(choices["format"]), choices["rounding"], choices["device"]
@@ -322,7 +330,8 @@ def _decided(
     _check_activations(activations, rounding, tree)
     reasons = decide(tree, fmt, device=device, filter=filter, **patterns)
     chosen = [layer for layer, reason in reasons.items() if reason is None]
-    _check_some(reasons, chosen)
+    if needs_some:
+        _check_some(reasons, chosen)
     return reasons, {
         layer: _mode_of(layer, activations, rounding, device, fmt.name) for layer in chosen
     }

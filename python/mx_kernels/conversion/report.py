@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from torch import nn
 
@@ -48,19 +49,21 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class FusedReport:
-    """What became of a norm that `convert(fuse="norms")` looked at."""
+    """What became of a place that `convert(fuse="norms")` looked at."""
 
     name: str
     readers: tuple[str, ...]
-    """The layers that read it, by their names beside it."""
+    """The layers that read a norm, by their names beside it, or those of an MLP that are joined."""
     format: str | None
-    """What it gives them codes of; None if it was kept."""
+    """What a norm gives codes of, or an MLP multiplies; None if it was kept."""
     reason: str | None
     """Why it was kept; None if it was fused."""
+    kind: Literal["norm", "mlp", "residual"] = "norm"
+    """A residual is the sums of a decoder layer."""
 
     @property
     def is_fused(self) -> bool:
-        """Says whether it gives codes now."""
+        """Says whether a norm gives codes now, and an MLP is one."""
         return self.reason is None
 
     @property
@@ -68,6 +71,8 @@ class FusedReport:
         """What it does now, in words."""
         if self.reason is not None:
             return f"kept: {self.reason}"
+        if self.kind == "mlp":
+            return f"one product of {self.format} for {' and '.join(self.readers)}"
         return f"gives {self.format} to {', '.join(self.readers)}"
 
 
@@ -80,13 +85,26 @@ class Report:
     bytes_before: int
     """Of all parameters and buffers of the model."""
     bytes_after: int
-    norms: tuple[FusedReport, ...] = ()
-    """Those that `fuse="norms"` found."""
+    fusions: tuple[FusedReport, ...] = ()
+    """Norms, MLPs and residuals that `fuse="norms"` found."""
+
+    @property
+    def norms(self) -> tuple[FusedReport, ...]:
+        """The norms among them."""
+        return self._of("norm")
+
+    @property
+    def mlps(self) -> tuple[FusedReport, ...]:
+        """The MLPs among them."""
+        return self._of("mlp")
 
     @property
     def fused(self) -> tuple[FusedReport, ...]:
-        """The norms that give codes."""
-        return tuple(norm for norm in self.norms if norm.is_fused)
+        """The norms that give codes, and the MLPs that are one."""
+        return tuple(place for place in self.fusions if place.is_fused)
+
+    def _of(self, kind: str) -> tuple[FusedReport, ...]:
+        return tuple(place for place in self.fusions if place.kind == kind)
 
     @property
     def converted(self) -> tuple[LayerReport, ...]:
@@ -115,16 +133,18 @@ class Report:
             name = pattern if len(layers) > 1 else layers[0].name
             sizes = (_megabytes(sum(sizes)) for sizes in zip(*map(_bytes_of, layers), strict=True))
             rows.append((name, str(len(layers)), kind, str([*shape]), outcome, *sizes))
-        return "\n".join([*_aligned(rows, right=(1, 5, 6)), self._totals(), *self._norms()])
+        return "\n".join([*_aligned(rows, right=(1, 5, 6)), self._totals(), *self._fusions()])
 
-    def _norms(self) -> list[str]:
+    def _fusions(self) -> list[str]:
         """Returns the lines of another table."""
-        counts = Counter((re.sub(r"\d+", "*", norm.name), norm.outcome) for norm in self.norms)
-        rows = [(name, str(count), outcome) for (name, outcome), count in counts.items()]
-        return _aligned([("norm", "count", "now"), *rows], right=(1,)) if rows else []
+        counts = Counter(
+            (re.sub(r"\d+", "*", place.name), place.kind, place.outcome) for place in self.fusions
+        )
+        rows = [(name, kind, str(count), now) for (name, kind, now), count in counts.items()]
+        return _aligned([("place", "kind", "count", "now"), *rows], right=(2,)) if rows else []
 
     def _totals(self) -> str:
-        before, after = (sum(sizes) for sizes in zip(*map(_bytes_of, self.converted), strict=True))
+        before, after = (sum(_bytes_of(row)[at] for row in self.converted) for at in (0, 1))
         return (
             f"{len(self.converted)} layers converted, {_megabytes(before)} MB to "
             f"{_megabytes(after)} MB, {len(self.kept)} kept; the model from "
@@ -159,7 +179,7 @@ def refresh(model: nn.Module) -> None:
     )
     after = bytes_of_all(model)
     saved = sum(row.bytes_before - row.bytes_after for row in layers)
-    setattr(model, ATTRIBUTE, Report(layers, after + saved, after, report.norms))
+    setattr(model, ATTRIBUTE, Report(layers, after + saved, after, report.fusions))
 
 
 ATTRIBUTE = "_mx_conversion_report"

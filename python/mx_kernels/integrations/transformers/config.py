@@ -37,6 +37,8 @@ class MXConfig(QuantizationConfigMixin):
         rounding: how weights and activations are quantized; in a saved config by layer, too.
         modules_to_not_convert: names of modules that are left alone; `keep` of `convert`.
         include: names of modules that are quantized although a rule would keep them.
+        hadamard: of a saved config: the layers that rotate what they are given, and in which
+            blocks; see `mx_kernels.MXLinear`.
         quant_method: "mx_kernels", which a config.json has.
 
     Raises:
@@ -55,6 +57,7 @@ class MXConfig(QuantizationConfigMixin):
         rounding: ScaleRule | Mapping[Pattern, ScaleRule] = DEFAULT_ROUNDING,
         modules_to_not_convert: Pattern | Iterable[Pattern] | None = None,
         include: Pattern | Iterable[Pattern] | None = None,
+        hadamard: Mapping[str, int] | None = None,
         quant_method: str = OURS,
     ):
         if quant_method != OURS:
@@ -73,6 +76,10 @@ class MXConfig(QuantizationConfigMixin):
             patterns_of("modules_to_not_convert", modules_to_not_convert or ())
         )
         self.include = list(patterns_of("include", include or ()))
+        if not isinstance(hadamard or {}, Mapping):
+            got = type(hadamard).__name__
+            raise TypeError(f"hadamard: got {got}, expected a mapping from names of layers")
+        self.hadamard = dict(hadamard or {})
 
     @classmethod
     def from_dict(cls, config_dict: dict, *args, **kwargs) -> MXConfig:

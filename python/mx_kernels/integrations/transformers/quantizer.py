@@ -36,6 +36,7 @@ from mx_kernels.checkpoints.forms import Parameter, described, warn_of_floats
 from mx_kernels.checkpoints.targets import FUSIONS, guarded
 from mx_kernels.checkpoints.writing import stored
 from mx_kernels.conversion import convert_skeleton, restore_skeleton, revert, row_orders
+from mx_kernels.conversion.fusing import former_layers
 from mx_kernels.conversion.report import refresh
 from mx_kernels.conversion.rules import check_patterns
 from mx_kernels.integrations.offload import in_floats
@@ -202,6 +203,9 @@ class MXQuantizer(HfQuantizer):
         found.reorder(self.orders)
         self.sources, self.twice = found.weights, found.checkpoint.twice
         self._has_own_names = found.names.are_own
+        if found.matrices:
+            known = model._keys_to_ignore_on_load_unexpected or ()
+            model._keys_to_ignore_on_load_unexpected = {*known, *map(re.escape, found.matrices)}
         weights = {key: (it.format, it.shape) for key, it in self.sources.items() if it.format}
         ties = model.all_tied_weights_keys
         for name, other in list(ties.items()):
@@ -216,6 +220,7 @@ class MXQuantizer(HfQuantizer):
             rounding=config.rounding,
             activations=config.activations,
             device=device,
+            hadamard=config.hadamard | found.rotations(),
         )
         if lost := next((key for key in left if key in found.own), None):
             raise ValueError(
@@ -223,6 +228,11 @@ class MXQuantizer(HfQuantizer):
                 "the model"
             )
         for key in left & self.sources.keys():
+            if block := self.sources[key].hadamard:
+                raise ValueError(
+                    f"{key}: got a rotation of {block} of what it is multiplied by, expected a "
+                    "layer that becomes an MXLinear"
+                )
             self.sources[key] = self.sources[key].as_floats()
         warn_of_floats(self.sources.values(), found.checkpoint.where)
         _untie(model)
@@ -232,6 +242,10 @@ class MXQuantizer(HfQuantizer):
         config = self.quantization_config
         if not isinstance(config.rounding, str):
             raise TypeError("rounding: got a mapping, expected one name to quantize weights by")
+        if config.hadamard:
+            raise ValueError(
+                "hadamard: got a mapping for floats, which are not rotated, expected none"
+            )
         kept, modules = config.modules_to_not_convert, dict(model.named_modules())
         check_patterns("modules_to_not_convert", kept, modules)
         self._ways = convert_skeleton(
@@ -412,7 +426,7 @@ def attach(model: nn.Module) -> None:
         if not isinstance(module, PreTrainedModel) or id(module) in inner:
             continue
         inner |= {id(part) for part in module.modules()}
-        layers = dict(_ours(module))
+        layers = dict(former_layers(module))
         if not layers:
             continue
         config = _described_by(layers)
@@ -464,6 +478,8 @@ def _described_by(layers: dict[str, MXModule]) -> MXConfig:
             names = {n: r for n, r in names.items() if layers[n].activations in facts().formats}
         values = set(names.values())
         choices[what] = names if len(values) > 1 else next(iter(values), DEFAULT_ROUNDING)
+    rotations = {name: getattr(layer, "hadamard", None) for name, layer in layers.items()}
+    choices["hadamard"] = {name: block for name, block in rotations.items() if block}
     return MXConfig(format=formats.most_common(1)[0][0], **choices)
 
 

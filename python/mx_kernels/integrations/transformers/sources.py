@@ -49,6 +49,7 @@ class Sources:
     Attributes:
         names: what the model calls the parameters of the checkpoint.
         weights: what each quantized weight of the model is made of, by its name.
+        matrices: tensors of rotations, which are no parameters.
         halves: weights of experts whose rows of gate and up are halves, whatever the class has.
         own: weights that `save_pretrained` wrote, whose rows lie as `moe` reads them.
 
@@ -58,7 +59,9 @@ class Sources:
 
     def __init__(self, model: PreTrainedModel, files: Iterable[str | Path], *, are_saved: bool):
         self.checkpoint: Checkpoint = open_model(files)
-        parameters = plan(self.checkpoint)
+        parameters = plan(self.checkpoint, takes_rotations=True)
+        known = {part.name for p in parameters for part in p.parts}
+        self.matrices: list[str] = [n for n in self.checkpoint.parts if n not in known]
         self.names: Names = names_in(model, (p.name for p in parameters), are_saved=are_saved)
         self.weights: dict[str, Parameter] = {}
         self.halves: set[str] = set()
@@ -88,6 +91,11 @@ class Sources:
                 "floats are quantized by AutoModelForCausalLM.from_pretrained(path, "
                 "quantization_config=MXConfig())"
             )
+
+    def rotations(self) -> dict[str, int]:
+        """Returns what layers rotate, by their names."""
+        found = {key: it.hadamard for key, it in self.weights.items() if it.hadamard}
+        return {key.rpartition(".")[0]: block for key, block in found.items()}
 
     def _joined(
         self, key: str, by_pattern: Mapping[str, list[Parameter]], model: PreTrainedModel
