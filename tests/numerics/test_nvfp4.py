@@ -225,6 +225,29 @@ def test_one_row_of_a_tensor_is_no_part_of_one_long_row(weights):
 
 
 @pytest.mark.cpu_only
+@pytest.mark.parametrize("activations", ["mxint8", "mxfp4", "mxfp6"])
+@pytest.mark.parametrize("layout", ["plain", "cpu"])
+def test_a_scale_of_zero_is_codes_of_zeros(rng, activations, layout):
+    # Beside powers of two regular scales are exponents that are added, others numbers.
+    w = mx.quantize(torch_of(rng.standard_normal((80, 288)), "float32"), format="nvfp4")
+    scales, codes = w.block_scales.view(torch.uint8).clone(), w.codes.clone()
+    scales[17, 3], codes[17, 3 * 8 : 4 * 8] = 0, 0
+    pairs = (w.codes, scales.view(torch.float8_e4m3fn)), (codes, w.block_scales)
+    by_scale, by_codes = (
+        mx.MXTensor(*pair, format="nvfp4", tensor_scale=w.tensor_scale) for pair in pairs
+    )
+    if layout != "plain":
+        by_scale, by_codes = by_scale.preshuffle(), by_codes.preshuffle()
+    for rows in (1, 5, 14, 40):
+        x = torch_of(rng.standard_normal((rows, 288)), "float32")
+        got, expected = (
+            mx.linear(x, weights, activations=activations, out_dtype="float32")
+            for weights in (by_scale, by_codes)
+        )
+        assert_bitwise_equal(values_of(got), values_of(expected))
+
+
+@pytest.mark.cpu_only
 def test_files_copies_and_pickles_keep_bytes(weights, tmp_path):
     w = weights[0]
     mx.save({"w": w, "e": weights}, tmp_path / "w.safetensors")
