@@ -5,7 +5,7 @@
     compressed-tensors  P.weight_packed [.., N, K/2]    P.weight_scale              P.weight
         its NVFP4                                       and P.weight_global_scale
     Quark, and others   P         [.., N, packed K]     P_scale [.., S, K/32]       P
-        ModelOpt's NVFP4                                and P_scale_2
+        their NVFP4, ModelOpt's                         and P_scale_2
     DeepSeek            P                               P_scale_inv                 P
     DeepSeek-V4         P.weight                        P.scale                     P.weight
     MLX                 P.weight, words of 32 bits      P.scales                    P.weight
@@ -83,6 +83,10 @@ class Form:
         """Returns what codes and scales of a parameter are called."""
         base = parameter.removesuffix(self.parameter)
         return base + self.codes, base + self.scales
+
+    def whole_name(self, codes: str) -> str:
+        """Returns what the tensor scale beside codes is called, empty if this form has none."""
+        return codes.removesuffix(self.codes) + self.whole if self.whole else ""
 
 
 OF_FP8 = {torch.float8_e4m3fn: "mxfp8", torch.float8_e5m2: "mxfp8_e5m2"}
@@ -253,7 +257,7 @@ class _Planner:
         module = parameter.removesuffix("weight").removesuffix(".")
         spec = self.scheme.spec(module, kind.dtype)
         names = [codes, scales]
-        whole = codes.removesuffix(form.codes) + form.whole if form.whole else ""
+        whole = form.whole_name(codes)
         is_nvfp4 = kind.dtype in BYTES and scale.dtype == torch.float8_e4m3fn
         if is_nvfp4 and whole in self.parts:
             names.append(whole)

@@ -62,7 +62,7 @@ _PLAIN = re.compile(r"scales?|zeros?|zero_?points?|zp|abs_?max|codebooks?", re.I
 """Last names that say no more, and so are of what is in the same module."""
 _ACTIVATIONS = re.compile(
     r"(^|_)(input|output|act|activations?|q|k|v|kv|[kv]_cache|kv_cache|prob|softmax)_(global_)?"
-    r"(scales?|scale_inv|zero_?point|amax)$"
+    r"(scales?(_2)?|scale_inv|zero_?point|amax)$"
     r"|(^|_)q?scale_(input|output|act(ivations?)?)$",
     re.IGNORECASE,
 )

@@ -66,6 +66,15 @@ E8M0 = ("e8m0", "float8_e8m0fnu")
 """What it calls their scales."""
 QUARK_FLOATS = {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8_e5m2"}
 """Formats with one float scale for a tensor or a row, by elements."""
+_NO_ZERO_POINTS = {"symmetric": (True, None)}
+QUARK_NVFP4 = (
+    _NO_ZERO_POINTS
+    | {"dtype": ("fp4",), "qscheme": ("per_group",), "group_size": (16,)}
+    | {"is_scale_quant": (False, None)},
+    _NO_ZERO_POINTS
+    | {"dtype": ("fp8_e4m3",), "qscheme": ("per_tensor",), "is_scale_quant": (True,)},
+)
+"""What it may say of codes of NVFP4, and of their scales, which are quantized again."""
 LAYERS = "Linear"
 """The type of modules that quantized weights belong to, in Quark's rules by type."""
 MODELOPT = {
@@ -316,6 +325,8 @@ def _quark(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:
     weight = rule.get("weight") if isinstance(rule, Mapping) else None
     if isinstance(weight, Sequence) and not isinstance(weight, str) and len(weight) == 1:
         weight = weight[0]
+    if isinstance(weight, Sequence) and len(weight) == len(QUARK_NVFP4):
+        return _quark_nvfp4(weight, module)
     weight = weight if isinstance(weight, Mapping) else {}
     for name, bad in (("symmetric", False), ("is_scale_quant", True)):
         if weight.get(name) is bad:
@@ -324,6 +335,24 @@ def _quark(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:
                 "points, and scales that are not quantized again"
             )
     return _quark_spec(weight, rule, module)
+
+
+def _quark_nvfp4(levels: Sequence, module: str) -> Spec:
+    """Returns what Quark says of weights whose scales are quantized too.
+
+    Raises:
+        ValueError: naming the entries that are not those of NVFP4.
+    """
+    for level, known in zip(levels, QUARK_NVFP4, strict=True):
+        said = level if isinstance(level, Mapping) else {}
+        others = {name: said.get(name) for name in known if said.get(name) not in known[name]}
+        if others:
+            expected = {name: known[name][0] for name in others}
+            raise ValueError(
+                f"quantization_config: got Quark's {others!r:.200} for {module}, expected "
+                f"{expected} of weights whose scales are quantized too, which is NVFP4"
+            )
+    return Spec(("nvfp4",))
 
 
 def _quark_spec(weight: Mapping, rule: Any, module: str) -> Spec:
@@ -349,7 +378,7 @@ def _quark_spec(weight: Mapping, rule: Any, module: str) -> Spec:
     if unknown:
         got = {name: weight[name] for name in unknown if weight.get(name) is not None}
         raise ValueError(
-            f"quantization_config: got Quark's {got or rule!r:.200} for {module}, expected dtype "
+            f"quantization_config: got Quark's {got or weight or rule!r:.200} for {module}, expected dtype "
             f"{' or '.join(QUARK)}, per_group of {MX_BLOCK} or more, per_block of [rows, "
             f"{MX_BLOCK} or more], scale_format e8m0; or fp8 with float scales, per_tensor or "
             "per_channel too"
