@@ -200,9 +200,7 @@ def read(tool, folder):
     else:
         is_nvfp4 = config.quantization_config["format"].startswith("nvfp4")
         how = tf.CompressedTensorsConfig(dequantize=not is_nvfp4)
-        model = tf.AutoModelForCausalLM.from_pretrained(
-            folder, quantization_config=how, **float32
-        )
+        model = tf.AutoModelForCausalLM.from_pretrained(folder, quantization_config=how, **float32)
         if is_nvfp4:
             # Dequantizing the model would round to bfloat16.
             packed = {n: m for n, m in model.named_modules() if hasattr(m, "weight_packed")}

@@ -162,8 +162,21 @@ class Parameter:
         fmt = format_named(self.meaning.format)
         *lead, k = self.shape
         codes = codes.reshape(*lead, fmt.packed_bytes(k))
+        for part in whole:
+            self._check_tensor_scales(part)
         scales = as_stored(scales, self.meaning, *whole)
         return (codes, scales) if self.format else (self._dequantized(codes, scales),)
+
+    def _check_tensor_scales(self, whole: Tensor) -> None:
+        """Raises unless tensor scales are numbers that codes can be multiplied by."""
+        is_reciprocal = self.meaning.is_reciprocal
+        is_right = whole.isfinite() & ((whole > 0) if is_reciprocal else (whole >= 0))
+        if not is_right.all():
+            least = "more than 0, which it divides by" if is_reciprocal else "0 or more"
+            raise ValueError(
+                f"{self.parts[-1].name or self.name}: got a tensor scale "
+                f"{float(whole[~is_right][0])}, expected a number of {least}"
+            )
 
     def _dequantized(self, codes: Tensor, scales: Tensor) -> Tensor:
         """Returns codes as floats, whatever K is."""

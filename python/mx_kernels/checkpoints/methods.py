@@ -42,6 +42,8 @@ COMPRESSED = {
     "nvfp4-pack-quantized": "nvfp4",
 }
 """Formats of compressed-tensors without float scales."""
+PACKED = ("mxfp4", "mxfp6", "nvfp4")
+"""Of those what is packed into bytes."""
 COMPRESSED_FP8 = ("float-quantized", "naive-quantized")
 """Formats of compressed-tensors that may be FP8 with float scales."""
 READ_WEIGHTS = {
@@ -248,10 +250,16 @@ def _fp8(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:
 
 
 def _compressed(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:
-    """Returns the blocks of the one group of weights; where there are several, shapes tell them."""
-    groups = _entries(scheme.content, "config_groups")
-    weights = [group["weights"] for group in groups if group.get("weights")]
-    if len(weights) != 1 or not codes.is_floating_point:
+    """Returns the formats of packed codes, of all groups of weights, or the blocks of the only one.
+
+    Where there are several groups of FP8, shapes tell the blocks.
+    """
+    groups = [it for it in _entries(scheme.content, "config_groups") if it.get("weights")]
+    if not codes.is_floating_point:
+        said = [COMPRESSED.get(it.get("format") or scheme.content.get("format")) for it in groups]
+        return Spec(tuple(dict.fromkeys(name for name in said if name in PACKED)))
+    weights = [group["weights"] for group in groups]
+    if len(weights) != 1:
         return Spec()
     (weight,) = weights
     said, block, size = map(weight.get, ("strategy", "block_structure", "group_size"))
@@ -378,10 +386,10 @@ def _quark_spec(weight: Mapping, rule: Any, module: str) -> Spec:
     if unknown:
         got = {name: weight[name] for name in unknown if weight.get(name) is not None}
         raise ValueError(
-            f"quantization_config: got Quark's {got or weight or rule!r:.200} for {module}, expected dtype "
-            f"{' or '.join(QUARK)}, per_group of {MX_BLOCK} or more, per_block of [rows, "
-            f"{MX_BLOCK} or more], scale_format e8m0; or fp8 with float scales, per_tensor or "
-            "per_channel too"
+            f"quantization_config: got Quark's {got or weight or rule!r:.200} for {module}, "
+            f"expected dtype {' or '.join(QUARK)}, per_group of {MX_BLOCK} or more, per_block of "
+            f"[rows, {MX_BLOCK} or more], scale_format e8m0; or fp8 with float scales, per_tensor "
+            "or per_channel too"
         )
     if scheme not in blocks:
         return Spec((QUARK_FLOATS[of],))
