@@ -285,6 +285,17 @@ VIEWS = {
     "one row for all": lambda x: x[:1, :64].expand(6, -1),
     "an odd storage offset": lambda x: x.reshape(-1)[3 : 3 + 4 * 64].view(4, 64),
 }
+VIEWS_OF_ANY_K = {
+    "a row stride": lambda x: x[:, 32:96],
+    "every other row": lambda x: x[::2],
+    "reversed by index": lambda x: x.flip(0)[1:],
+    "transposed": lambda x: x.t().contiguous().t(),
+    "every other element": lambda x: x[:, ::2],
+    "one row for all": lambda x: x[:1].expand(6, -1),
+    "a storage offset": lambda x: x.reshape(-1)[3 : 3 + 4 * 64].view(4, 64),
+    "permuted leading dimensions": lambda x: x.view(2, 3, 128).transpose(0, 1),
+}
+"""Ways to get rows out of a [6, 128] tensor."""
 PAIRS = [(left, right) for left in FORMATS for right in FORMATS]
 every_pair = pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 every_format = pytest.mark.parametrize("format", FORMATS)

@@ -429,6 +429,22 @@ def compressed_nvfp4(rng):
     return config, arrays | others, meaning | others
 
 
+def quark_nvfp4(rng):
+    """Quark says of codes and of their scales how each is quantized."""
+    c, s, whole = _nvfp4(rng, 18, 96)
+    others = plain(rng) | {f"{UP}.input_scale_2": np.ones((), np.float32)}
+    of_codes = {"dtype": "fp4", "qscheme": "per_group", "group_size": 16, "is_scale_quant": False,
+                "scale_format": "float32", "symmetric": None}  # fmt: skip
+    of_scales = {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_scale_quant": True,
+                 "scale_type": "float32", "symmetric": True}  # fmt: skip
+    arrays = {
+        f"{UP}.weight": c, f"{UP}.weight_scale": s.view(ml_dtypes.float8_e4m3fn),
+        f"{UP}.weight_scale_2": np.asarray(whole, np.float32),
+    }  # fmt: skip
+    meaning = {f"{UP}.weight": ("nvfp4", c, _of_rows(s, whole))}
+    return _quark([of_codes, of_scales]), arrays | others, meaning | others
+
+
 def modelopt_nvfp4(rng):
     """A tensor scale for each matrix, also of experts in one tensor and of those apart."""
     arrays, meaning = {}, {}
@@ -552,7 +568,7 @@ FORMS = {
         compressed_mxfp8, mxfp8, deepseek, fp8_of_a_tensor, fp8_of_rows, e5m2_of_rows,
         fp8_of_groups, fused_fp8, turned_fp8, fused_fp8_blocks, deepseek_v4, quark_e8m0_blocks,
         modelopt_fp8, modelopt_blocks, modelopt_mixed, fbgemm, auto_round, mlx, compressed_mxfp6,
-        quark_e3m2, compressed_nvfp4, modelopt_nvfp4, odd_k,
+        quark_e3m2, compressed_nvfp4, quark_nvfp4, modelopt_nvfp4, odd_k,
         experts_apart, experts_of_bytes, comfyui, mistral,
     )
 }  # fmt: skip

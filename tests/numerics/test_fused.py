@@ -14,6 +14,7 @@ from cases import (
     DTYPES,
     GATES,
     NUMPY_DTYPES,
+    VIEWS_OF_ANY_K,
     bytes_of,
     every_dtype,
     on_every_device,
@@ -130,18 +131,7 @@ def test_a_given_tensor_scale_stays(rng):
     assert_is(q, oracle.norm(x, dtype="bfloat16"), "nvfp4", tensor_scale=given)
 
 
-VIEWS = {
-    "a row stride": lambda x: x[:, 32:96],
-    "every other row": lambda x: x[::2],
-    "transposed": lambda x: x.t().contiguous().t(),
-    "every other element": lambda x: x[:, ::2],
-    "one row for all": lambda x: x[:1].expand(6, -1),
-    "a storage offset": lambda x: x.reshape(-1)[3 : 3 + 4 * 64].view(4, 64),
-    "permuted leading dimensions": lambda x: x.view(2, 3, 128).transpose(0, 1),
-}
-
-
-@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+@pytest.mark.parametrize("view", VIEWS_OF_ANY_K.values(), ids=VIEWS_OF_ANY_K)
 @every_dtype
 def test_views_are_quantized_like_their_copies(rng, view, dtype):
     x, residual = (view(torch_of(rows(rng, (6, 128), dtype), dtype)) for _ in range(2))

@@ -16,6 +16,7 @@ from cases import (
     BLOCK,
     NUMPY_DTYPES,
     ROUNDINGS,
+    VIEWS_OF_ANY_K,
     blocks_of,
     blocks_under,
     bytes_of,
@@ -164,19 +165,7 @@ def test_the_default_is_mxfp4_and_even(rng):
     assert torch.equal(q.codes, named.codes) and torch.equal(q.scales, named.scales)
 
 
-VIEWS = {
-    "a row stride": lambda x: x[:, 32:96],
-    "every other row": lambda x: x[::2],
-    "reversed by index": lambda x: x.flip(0)[1:],
-    "transposed": lambda x: x.t().contiguous().t(),
-    "every other element": lambda x: x[:, ::2],
-    "one row for all": lambda x: x[:1].expand(6, -1),
-    "a storage offset": lambda x: x.reshape(-1)[3 : 3 + 4 * 64].view(4, 64),
-    "permuted leading dimensions": lambda x: x.view(2, 3, 128).transpose(0, 1),
-}
-
-
-@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+@pytest.mark.parametrize("view", VIEWS_OF_ANY_K.values(), ids=VIEWS_OF_ANY_K)
 @every_dtype
 @every_format
 def test_a_view_quantizes_like_its_copy(rng, format, view, dtype):

@@ -1,6 +1,7 @@
 """A checkpoint by another tool's own exporter, and what that tool itself dequantizes it to.
 
     python exporters.py TOOL SCHEME FOLDER      in the environment that has the tool
+    python exporters.py TOOL read FOLDER        of a checkpoint that is there already
 
 writes the checkpoint to FOLDER, and to FOLDER.expected a safetensors file of float32 weights by
 name. The model is a tiny mixture of experts, one tensor an expert.
@@ -43,14 +44,7 @@ def tensors_in(folder):
 def modelopt(scheme, folder):
     import modelopt.torch.quantization as mtq
     from modelopt.torch.export import export_hf_checkpoint
-    from modelopt.torch.export.quant_utils import from_quantized_weight
     from modelopt.torch.quantization.nn.modules.tensor_quantizer import TensorQuantizer
-    from modelopt.torch.quantization.qtensor import (
-        FP8QTensor,
-        MXFP4QTensor,
-        MXFP8QTensor,
-        NVFP4QTensor,
-    )
 
     model, is_fp8 = tiny(), scheme.startswith("FP8")
     # Others need no calibration, and the kernels of CUDA that round activations are not here.
@@ -59,6 +53,19 @@ def modelopt(scheme, folder):
         TensorQuantizer.forward = lambda self, x: x
     with torch.inference_mode():
         export_hf_checkpoint(model, dtype=torch.bfloat16, export_dir=str(folder))
+    return of_modelopt(folder)
+
+
+def of_modelopt(folder):
+    """Returns what ModelOpt makes of the weights in a folder."""
+    from modelopt.torch.export.quant_utils import from_quantized_weight
+    from modelopt.torch.quantization.qtensor import (
+        FP8QTensor,
+        MXFP4QTensor,
+        MXFP8QTensor,
+        NVFP4QTensor,
+    )
+
     tensors, expected = tensors_in(folder), {}
     for name in [name.removesuffix("_scale") for name in tensors if name.endswith("weight_scale")]:
         codes, scales, float32 = tensors[name], tensors[f"{name}_scale"], torch.float32
@@ -257,8 +264,32 @@ def auto_round(scheme, folder):
     return expected
 
 
+def read(tool, folder):
+    """Returns what a tool makes of the linear layers in a folder, which it has not written."""
+    if tool == "modelopt":
+        return of_modelopt(folder)
+    config, float32 = tf.AutoConfig.from_pretrained(folder), {"dtype": torch.float32}
+    if tool == "quark":
+        from quark.torch import import_model_from_safetensors
+
+        del config.quantization_config
+        model = tf.AutoModelForCausalLM.from_config(config, **float32)
+        model = import_model_from_safetensors(model, str(folder))
+    else:
+        is_nvfp4 = config.quantization_config["format"].startswith("nvfp4")
+        how = tf.CompressedTensorsConfig(dequantize=not is_nvfp4)
+        model = tf.AutoModelForCausalLM.from_pretrained(folder, quantization_config=how, **float32)
+        if is_nvfp4:
+            # Dequantizing the model would round to bfloat16.
+            packed = {n: m for n, m in model.named_modules() if hasattr(m, "weight_packed")}
+            return {f"{n}.weight": _of_nvfp4(m) for n, m in packed.items()}
+    layers = {n: m for n, m in model.named_modules() if n.endswith("_proj")}
+    with torch.inference_mode():
+        return {f"{n}.weight": m(torch.eye(m.in_features)).T for n, m in layers.items()}
+
+
 if __name__ == "__main__":
     tool, scheme, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-    expected = globals()[tool](scheme, folder)
+    expected = read(tool, folder) if scheme == "read" else globals()[tool](scheme, folder)
     contiguous = {name: t.contiguous() for name, t in expected.items()}
     save_file(contiguous, folder.with_suffix(".expected"))

@@ -15,6 +15,7 @@ import tensorfiles
 from checkpoint_forms import EXPERTS, FORMS, UP, assert_means, floats
 from mx_kernels import checkpoints, ops
 from mx_kernels._core.facts import weights_format
+from mx_kernels.checkpoints import converting
 from mx_kernels.checkpoints.floats import TURNED
 from tests.python.test_cli import command
 
@@ -123,28 +124,36 @@ def parts_by_hand(target, name, format, codes, scales):
         return {f"{base}_blocks": blocks, f"{base}_scales": scales}
     is_fused = target == "fp8" and not name.endswith(".weight")
     name = name if is_fused or name.endswith(".weight") else f"{name}.weight"
-    is_small = format in ("mxfp4", "mxfp6", "mxfp6_e3m2")
+    is_small = format in ("mxfp4", "mxfp6", "mxfp6_e3m2", "nvfp4")
     if not is_small:
         codes = codes.view(ml_dtypes.float8_e4m3fn)
     if target == "fp8":
         return {name: codes, f"{name}_scale_inv": scales}
     is_packed = target == "compressed-tensors" and is_small
-    return {f"{name}_packed" if is_packed else name: codes, f"{name}_scale": scales}
+    whole = {}
+    if format == "nvfp4":
+        scales, of_rows = scales[..., :-4], scales[..., -4:].copy().view(np.float32)
+        scales, of_one = scales.copy().view(ml_dtypes.float8_e4m3fn), of_rows[..., 0, 0]
+        is_divided = {f"{name}_global_scale": np.float32([1]) / of_one} if is_packed else None
+        whole = is_divided or {f"{name}_scale_2": of_one}
+    return {f"{name}_packed" if is_packed else name: codes, f"{name}_scale": scales} | whole
 
 
 def fits(target, name, format, codes):
-    is_experts, is_mx = codes.ndim == 3, format in ("mxfp4", "mxfp6", "mxfp8")
+    is_experts, is_mx = codes.ndim == 3, format in ("mxfp4", "mxfp6", "mxfp8", "nvfp4")
     return {
         "gpt-oss": is_experts and format == "mxfp4",
         "compressed-tensors": not is_experts and is_mx,
         "quark": is_mx or format == "mxfp6_e3m2",
+        "modelopt": is_mx and format != "mxfp6" and name.endswith("weight"),
         "fp8": format == "fp8_block_2d",
         "mx_kernels": True,
     }[target]
 
 
 @pytest.mark.parametrize(
-    "form, target", forms_to("mx_kernels", "compressed-tensors", "quark", "gpt-oss", "fp8")
+    "form, target",
+    forms_to("mx_kernels", "compressed-tensors", "quark", "modelopt", "gpt-oss", "fp8"),
 )
 def test_every_form_becomes_every_form_that_can_hold_it(tmp_path, rng, form, target):
     config, arrays, meaning = FORMS[form](rng)
@@ -164,8 +173,9 @@ def test_every_form_becomes_every_form_that_can_hold_it(tmp_path, rng, form, tar
         assert written["quantization_config"]["quant_method"] == target.replace("gpt-oss", "mxfp4")
         for name, m in quantized.items():
             for part, array in parts_by_hand(target, name, *m).items():
-                assert files[part].dtype == array.dtype
-                oracle.assert_bitwise_equal(files[part].view(np.uint8), array.view(np.uint8))
+                assert (files[part].dtype, files[part].shape) == (array.dtype, array.shape)
+                pair = (np.atleast_1d(a).view(np.uint8) for a in (files[part], array))
+                oracle.assert_bitwise_equal(*pair)
     # And back, through what `load` makes of it.
     loaded = mx.load(tmp_path / "out")
     assert len(loaded) == len(meaning)
@@ -174,7 +184,50 @@ def test_every_form_becomes_every_form_that_can_hold_it(tmp_path, rng, form, tar
         got = next(loaded[there] for there in names if there in loaded)
         assert got.format == format
         oracle.assert_bitwise_equal(got.unshuffle().codes.numpy(), codes)
-        oracle.assert_bitwise_equal(got.unshuffle().scales.numpy(), scales)
+        kept = scales
+        if format == "nvfp4" and target == "compressed-tensors":
+            # What is divided by is stored, and a reciprocal is rounded.
+            whole = np.float32(1) / (np.float32(1) / scales[..., -4:].copy().view(np.float32))
+            kept = np.concatenate([scales[..., :-4], whole.view(np.uint8)], -1)
+        oracle.assert_bitwise_equal(got.unshuffle().scales.numpy(), kept)
+
+
+ONE_SCALE = ("compressed-tensors", "quark", "modelopt")
+"""Forms with one tensor scale of NVFP4 for a matrix."""
+
+
+@pytest.mark.parametrize("target", ONE_SCALE)
+@pytest.mark.parametrize("source", ["floats", "mxfp8"])
+def test_nvfp4_gets_one_tensor_scale_where_a_form_has_one(
+    tmp_path, rng, target, source, monkeypatch
+):
+    """Of the largest number of all rows, in whichever steps it is looked for."""
+    monkeypatch.setattr(converting, "FLOATS_AT_ONCE", 1)
+    arrays, start = model_of_floats(tmp_path / "floats", rng), tmp_path / source
+    values = {name: arrays[name].astype(np.float64) for name in LINEAR}
+    if source == "mxfp8":
+        checkpoints.convert(tmp_path / "floats", start, format="mxfp8")
+        values = {name: oracle.dequantize(*oracle.quantize(v, format="mxfp8"), "mxfp8")
+                  for name, v in values.items()}  # fmt: skip
+    checkpoints.convert(start, tmp_path / "out", to=target, format="nvfp4")
+    loaded = mx.load(tmp_path / "out")
+    for name, value in values.items():
+        whole = np.float32(abs(value).max()) / np.float32(6 * 448)
+        if target == "compressed-tensors":
+            whole = np.float32(1) / (np.float32(1) / whole)
+        of_rows = np.full(len(value), whole)
+        codes, scales = oracle.quantize(value, format="nvfp4", tensor_scale=of_rows)
+        oracle.assert_bitwise_equal(loaded[name].unshuffle().codes.numpy(), codes)
+        oracle.assert_bitwise_equal(loaded[name].unshuffle().scales.numpy(), scales)
+
+
+@pytest.mark.parametrize("target", ONE_SCALE)
+def test_rows_with_tensor_scales_of_their_own_get_a_sentence_and_no_file(tmp_path, rng, target):
+    model_of_floats(tmp_path / "in", rng)
+    checkpoints.convert(tmp_path / "in", tmp_path / "own", format="nvfp4")
+    text = command("convert", tmp_path / "own", tmp_path / "out", "--to", target, code=2)
+    assert "got nvfp4 with tensor scales from " in text and f"to write as {target}, exp" in text
+    assert not (tmp_path / "out").exists()
 
 
 def test_gpt_oss_gets_its_names_back_from_quark(tmp_path, rng):

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import mx_kernels as mx
+import tensorfiles
 from checkpoint_forms import MX4, checkpoint, one_file, torch_of
-from mx_kernels.checkpoints import configs
+from mx_kernels.checkpoints import configs, convert
 from mx_kernels.checkpoints.configs import Rules
 
 U8, F32 = np.uint8, np.float32
@@ -94,6 +95,34 @@ REFUSED = {
          "a.weight_scale": np.zeros((2, 2), ml_dtypes.float8_e4m3fn),
          "a.weight_scale_2": np.ones((), np.float32)},
         "and a.weight_scale_2 float32 .., expected the codes of mxfp4, as the config says",
+    ),
+    "E8M0 scales that the config calls NVFP4's": (
+        {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}},
+        {"a.weight": np.zeros((2, 16), np.uint8), "a.weight_scale": np.zeros((2, 1), np.uint8)},
+        r"and a.weight_scale uint8 \[2, 1\], expected E4M3 scales of nvfp4, as the config says",
+    ),
+    "E4M3 scales of codes of eight bits": (
+        {}, {"a.weight": FP8, "a.weight_scale": np.zeros((18, 6), ml_dtypes.float8_e4m3fn),
+             "a.weight_scale_2": np.ones((), np.float32)},
+        "got a.weight_scale, which is float8_e4m3fn with float8_e4m3fn scales, expected E8M0",
+    ),
+    "a tensor scale without scales": (
+        {}, {"a.weight": np.zeros((2, 16), np.uint8), "a.weight_scale_2": np.ones((), np.float32)},
+        r"a.weight_scale_2 float32 \[\], a tensor scale of NVFP4, expected codes of four bits",
+    ),
+    "MXFP6 that the config calls MXFP4": (
+        {"quantization_config": {"quant_method": "compressed-tensors",
+                                 "format": "mxfp4-pack-quantized",
+                                 "config_groups": {"g": {"weights": {"num_bits": 4}}}}},
+        {"a.weight_packed": np.zeros((5, 72), np.uint8), "a.weight_scale": np.ones((5, 3), U8)},
+        "expected 16 bytes of mxfp4 for each scale along the last axis",
+    ),
+    "six bits in bytes that are no whole codes": (
+        {"quantization_config": {"quant_method": "compressed-tensors",
+                                 "format": "mxfp6-pack-quantized",
+                                 "config_groups": {"g": {"weights": {"num_bits": 6}}}}},
+        {"a.weight_packed": np.zeros((5, 25), np.uint8), "a.weight_scale": np.ones((5, 2), U8)},
+        "expected 24 bytes of mxfp6 for each scale along the last axis",
     ),
     "NVFP4 with a tensor scale for each row": (
         {},
@@ -204,7 +233,7 @@ REFUSED = {
     ),
     "nothing along K": (
         {}, {"a.weight": np.zeros((5, 0), np.uint8), "a.weight_scale": np.zeros((5, 0), np.uint8)},
-        r"expected scales for \[5, 0\]",
+        r"a.weight_scale uint8 \[5, 0\], expected 16 bytes of mxfp4 for each scale along the last ",
     ),
     "a parameter twice": (
         {}, {"a_blocks": np.zeros((2, 2, 1, 16), np.uint8),
@@ -230,6 +259,31 @@ def test_other_quantizations_and_halves_are_refused_by_name(tmp_path, case):
     if not config:
         with pytest.raises(ValueError, match=message):
             mx.load({name: torch_of(array) for name, array in arrays.items()})
+
+
+WHOLE = {"a number": np.nan, "finite": np.inf, "positive": -1.0, "what can be divided by": 0.0}
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_tensor_scales_are_numbers_that_codes_can_be_multiplied_by(tmp_path, case):
+    """Of zeros ModelOpt has 0; compressed-tensors divides by what it stores."""
+    whole, codes = np.float32(WHOLE[case]), np.full((2, 16), 0x21, np.uint8)
+    scales = np.ones((2, 2), ml_dtypes.float8_e4m3fn)
+    forms = {
+        "a.weight_global_scale": ("a.weight_packed", whole.reshape(1)),
+        "a.weight_scale_2": ("a.weight", whole),
+    }
+    for name, (of_codes, array) in forms.items():
+        arrays = {of_codes: codes, "a.weight_scale": scales, name: array}
+        tensorfiles.write(tmp_path / "x.safetensors", arrays)
+        if whole == 0 and array.shape == ():
+            assert not mx.load(tmp_path / "x.safetensors")["a.weight"].dequantize().any()
+            continue
+        with pytest.raises(ValueError, match=f"{name}: got a tensor scale .*, expected a number"):
+            mx.load(tmp_path / "x.safetensors")
+        with pytest.raises(ValueError, match="expected a number"):
+            convert(tmp_path / "x.safetensors", tmp_path / "out.safetensors")
+        assert not (tmp_path / "out.safetensors").exists()
 
 
 QUARK = {"quant_method": "quark", "global_quant_config": {"weight": MX4}}

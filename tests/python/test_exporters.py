@@ -20,6 +20,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 import mx_kernels as mx
 from bench.serving.environment import python_with
+from mx_kernels import checkpoints
 from mx_kernels.integrations.transformers import from_pretrained
 from tests.checkpoint_forms import checkpoint
 from tests.tiers import deep
@@ -71,23 +72,24 @@ ONE_EACH = ("modelopt", "auto_round")
 WRITE = Path(__file__).with_name("exporters.py")
 
 
-def written(tool, scheme, folder):
-    """Returns the folder of a checkpoint, and its numbers."""
+def run(tool, scheme, folder):
+    """Runs a tool in its environment; returns the numbers that it makes of a folder."""
     with Limit.of(BUILD_SECONDS):
         python = python_with(*ENVIRONMENTS[tool])
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    command = [python, WRITE, tool, scheme, folder / "out"]
+    command = [python, WRITE, tool, scheme, folder]
     environment = kept | {"HF_HUB_OFFLINE": "1"}
-    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
-    return folder / "out", load_file(folder / "out.expected")
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return load_file(folder.with_suffix(".expected"))
 
 
 @deep
 @pytest.mark.parametrize("case", SCHEMES)
 def test_an_exporters_file_is_what_the_tool_dequantizes_it_to(tmp_path, case):
     tool, scheme = case.split()
-    folder, expected = written(tool, scheme, tmp_path)
+    folder = tmp_path / "out"
+    expected = run(tool, scheme, folder)
     loaded = mx.load(folder, join_experts=False)
     found = {name: t for name, t in loaded.items() if isinstance(t, mx.MXTensor)}
     assert found.keys() == expected.keys() and {t.format for t in found.values()} == {SCHEMES[case]}
@@ -149,6 +151,29 @@ def test_a_model_that_rotates_at_run_time_computes_what_its_tool_does(tmp_path, 
             if isinstance(layer, mx.MXLinear):
                 layer.hadamard = None
         assert (model(ids).logits - logits).norm() > 0.5 * logits.norm()
+
+
+TO = {
+    "compressed-tensors": ("mxfp4", "mxfp6", "nvfp4"),
+    "quark": ("mxfp4", "mxfp6", "mxfp6_e3m2", "nvfp4"),
+    "modelopt": ("mxfp4", "mxfp8", "nvfp4"),
+}
+"""Forms that we write, and formats in them."""
+
+
+@deep
+@pytest.mark.parametrize("to, format", [(to, format) for to in TO for format in TO[to]])
+def test_a_tool_makes_of_our_files_what_we_do(tmp_path, to, format):
+    out = tmp_path / "out"
+    model_with_words(tmp_path / "floats")
+    checkpoints.convert(tmp_path / "floats", out, to=to, format=format)
+    expected = run(to.replace("-", "_"), "read", out)
+    found = {name: t for name, t in mx.load(out).items() if isinstance(t, mx.MXTensor)}
+    assert {t.format for t in found.values()} == {format} and len(found) == 2 * 7
+    assert found.keys() == expected.keys()
+    rtol = 2**-22 if format == "nvfp4" else 0
+    for name, t in found.items():
+        torch.testing.assert_close(t.dequantize("float32"), expected[name], rtol=rtol, atol=0)
 
 
 CALIBRATE = Path(__file__).parents[2] / "examples" / "calibrate.py"

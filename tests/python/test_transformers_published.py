@@ -10,6 +10,8 @@ import pytest
 import torch
 import transformers as tf
 from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers.models.kimi_linear import modeling_kimi_linear as kimi_linear
 
 import mx_kernels as mx
 from mx_kernels import checkpoints
@@ -51,6 +53,73 @@ def deepseek_v4():
     return model
 
 
+class Situ(nn.Module):
+    """The MLP of an expert of Kimi-K3, whose gate and up are bounded smoothly."""
+
+    def __init__(self, width, inner, beta=4.0, linear_beta=25.0):
+        super().__init__()
+        self.w1, self.w3 = (nn.Linear(width, inner, bias=False) for _ in range(2))
+        self.w2 = nn.Linear(inner, width, bias=False)
+        self.beta, self.linear_beta = beta, linear_beta
+
+    def forward(self, x):
+        gate, up = self.w1(x), self.w3(x)
+        soft = self.beta * torch.tanh(gate / self.beta) * gate.sigmoid()
+        return self.w2(soft * self.linear_beta * torch.tanh(up / self.linear_beta))
+
+
+class LatentMoE(nn.Module):
+    """Experts as modules of their own, fewer numbers wide than a token, which is made so wide."""
+
+    def __init__(self, config, width=64):
+        super().__init__()
+        hidden, inner = config.hidden_size, config.moe_intermediate_size
+        self.gate = kimi_linear.KimiLinearTopkRouter(config)
+        self.routed_down_proj = nn.Linear(hidden, width, bias=False)
+        self.routed_up_proj = nn.Linear(width, hidden, bias=False)
+        self.experts = nn.ModuleList(Situ(width, inner) for _ in range(config.num_experts))
+        self.shared_experts = kimi_linear.KimiLinearMLP(config, intermediate_size=inner)
+
+    def forward(self, x):
+        _, shares, ids = self.gate(x)
+        tokens = self.routed_down_proj(x.flatten(0, -2))
+        of_each = [(shares * (ids == e)).sum(-1, keepdim=True) for e in range(len(self.experts))]
+        sums = sum(share * f(tokens) for share, f in zip(of_each, self.experts, strict=True))
+        return self.routed_up_proj(sums).view(x.shape) + self.shared_experts(x)
+
+
+class KimiK3Config(tf.KimiLinearConfig):
+    model_type = "kimi_k3_of_a_test"
+
+
+class KimiK3(kimi_linear.KimiLinearPreTrainedModel, tf.GenerationMixin):
+    """A class that comes with its checkpoint: transformers has no conversions for its names."""
+
+    config_class = KimiK3Config
+    _tied_weights_keys = {}  # noqa: RUF012  as transformers has it
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.language_model = tf.KimiLinearForCausalLM(config)
+        for layer in self.language_model.model.layers:
+            if isinstance(layer.mlp, kimi_linear.KimiLinearMoE):
+                layer.mlp = LatentMoE(config)
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.language_model.model.embed_tokens
+
+    def get_output_embeddings(self):
+        return self.language_model.lm_head
+
+    def forward(self, *args, **kwargs):
+        return self.language_model(*args, **kwargs)
+
+
+tf.AutoConfig.register(KimiK3Config.model_type, KimiK3Config)
+tf.AutoModelForCausalLM.register(KimiK3Config, KimiK3)
+
+
 def is_kept(name):
     return re.search(r"lm_head|embed|\.gate\.weight$|norm|conv|^head|hc_|ape|scorer|A_log", name)
 
@@ -80,6 +149,12 @@ CASES = {
         family(tf.KimiLinearConfig, tf.KimiLinearForCausalLM, **MLA, **MOE, num_experts=4,
                layer_types=["linear_attention", "full_attention"]),
         published.packed, PACKED,
+    ),
+    "Kimi-K3": (
+        family(KimiK3Config, KimiK3, **MLA, **MOE, num_experts=4,
+               layer_types=["linear_attention", "full_attention"]),
+        published.packed,
+        PACKED | {"ignore": [r"re:.*(self_attn|shared_experts|routed_|mlp\.(gate|up|down)).*"]},
     ),
     "DeepSeek-V4": (
         deepseek_v4, published.deepseek_v4,
@@ -151,7 +226,11 @@ def is_turned(model, name):
 
 def write(folder, case):
     build, style, said = CASES[case]
-    return published.publish(folder, build(), style, lambda name: not is_kept(name), said)
+    # Of Kimi-K3 the experts alone are quantized.
+    has = re.compile(r"\.experts\." if case == "Kimi-K3" else "").search
+    return published.publish(
+        folder, build(), style, lambda name: bool(has(name)) and not is_kept(name), said
+    )
 
 
 @torch.no_grad()

@@ -23,18 +23,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mx_kernels import ops
 from mx_kernels._core.arrays import show
 from mx_kernels._core.checks import check_rounding, check_rule, format_named
-from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, weights_format
+from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, ceil_to, weights_format
+from mx_kernels._core.storage import split_scales
 from mx_kernels.checkpoints import floats
 from mx_kernels.checkpoints.configs import OURS, without_quantization
 from mx_kernels.checkpoints.files import CONFIG, SUFFIX, Checkpoint, Part
 from mx_kernels.checkpoints.forms import FLOATS, Parameter, plan
 from mx_kernels.checkpoints.loading import bar, open_any
-from mx_kernels.checkpoints.targets import TARGETS, guarded, parts_of, plain_name
+from mx_kernels.checkpoints.targets import (
+    TARGETS,
+    as_parts,
+    guarded,
+    has_one_scale,
+    parts_of,
+    plain_name,
+    scale_to_write,
+)
 from mx_kernels.checkpoints.writing import (
     Stored,
     check_one_file,
@@ -46,6 +56,8 @@ from mx_kernels.checkpoints.writing import (
 from mx_kernels.conversion.rules import patterns_of
 from mx_kernels.tensor import MXTensor
 
+FLOATS_AT_ONCE = 1 << 22
+"""Numbers of which the largest is looked for at a time."""
 INDEXES = ".index.json"
 LEFT = (
     SUFFIX, INDEXES, ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".onnx_data", ".h5",
@@ -95,7 +107,8 @@ def convert(
         source: what `load` reads from: a file, a folder or an index.
         target: a folder that is not there yet or empty, or, for a source without a config,
             `*.safetensors`.
-        to: "mx_kernels", "compressed-tensors", "quark", "gpt-oss" or "fp8", which is DeepSeek's.
+        to: "mx_kernels", "compressed-tensors", "quark", "modelopt", "gpt-oss" or "fp8", which is
+            DeepSeek's.
         format: what floats are quantized to, None for "mxfp4"; "fp8_block" is "fp8_block_2d" for
             weights. What is quantized in another format becomes this one too, by float32, if it
             is given.
@@ -297,20 +310,53 @@ def _stored(
     format = formats[it.name]
     parts = parts_of(to, it.name, format, it.shape)
     meaning = {it.name: (format, it.shape, it.dtype)} if to == OURS else None
+    if it.format == format and has_one_scale(to, format):
+        _check_one_scale(it, to)
 
     def read() -> list[Tensor]:
         pair = it.read()
+        rules = {"format": format, "rounding": rounding}
         if not it.format:
-            q = ops.quantize(pair[0].contiguous(), format=format, rounding=rounding)
+            rules["tensor_scale"] = _tensor_scale(pair[0], to, format)
+            q = ops.quantize(pair[0].contiguous(), **rules)
             pair = q.codes, q.scales
         elif it.format != format:
-            q = ops.requantize(MXTensor(*pair, format=it.format), format, rounding=rounding)
+            given = MXTensor(*pair, format=it.format)
+            q = ops.requantize(given, **rules, tensor_scale=_tensor_scale(given, to, format))
             pair, errors[it.name] = (q.tensor.codes, q.tensor.scales), q.error
+        tensors = as_parts(to, format, *pair)
         return [
-            t.view(dtype).reshape(s) for t, (dtype, s) in zip(pair, parts.values(), strict=True)
+            t.view(dtype).reshape(s) for t, (dtype, s) in zip(tensors, parts.values(), strict=True)
         ]
 
     return Stored(parts, read, meaning)
+
+
+def _tensor_scale(weight: Tensor | MXTensor, to: str, format: str) -> Tensor | None:
+    """Returns the tensor scale that all of a weight gets, None where a form has one for rows."""
+    if not has_one_scale(to, format):
+        return None
+    is_mx = isinstance(weight, MXTensor)
+    step = max(1, FLOATS_AT_ONCE // weight.shape[-1])
+    step = ceil_to(step, format_named(weight.format).block_rows) if is_mx else step
+    matrices = weight.reshape(-1, *weight.shape[-2:]) if weight.ndim > 1 else weight[None, None]
+    rows = (m[i : i + step] for m in matrices.unbind() for i in range(0, len(m), step))
+    scales = [ops.tensor_scale_of(part.dequantize("float32") if is_mx else part) for part in rows]
+    return scale_to_write(to, format, torch.stack(scales).amax())
+
+
+def _check_one_scale(it: Parameter, to: str) -> None:
+    """Raises if rows of a matrix have tensor scales of their own, for a form that has one."""
+    if len(it.parts) > len(("codes", "scales")):
+        return
+    of_rows = split_scales(it.parts[1].read(), format_named(it.format))[1]
+    of_rows = of_rows.contiguous().view(torch.float32).squeeze(-1)
+    if not torch.equal(of_rows, of_rows[..., :1].expand_as(of_rows)):
+        raise ValueError(
+            f"{it.name}: got {it.format} with tensor scales from {float(of_rows.min()):.4g} to "
+            f"{float(of_rows.max()):.4g}, to write as {to}, expected one for all rows of a matrix, "
+            f"as floats get that are converted with --to {to}"
+        )
 
 
 def _config(

@@ -5,7 +5,7 @@
     compressed-tensors  P.weight_packed [.., N, K/2]    P.weight_scale              P.weight
         its NVFP4                                       and P.weight_global_scale
     Quark, and others   P         [.., N, packed K]     P_scale [.., S, K/32]       P
-        ModelOpt's NVFP4                                and P_scale_2
+        their NVFP4, ModelOpt's                         and P_scale_2
     DeepSeek            P                               P_scale_inv                 P
     DeepSeek-V4         P.weight                        P.scale                     P.weight
     MLX                 P.weight, words of 32 bits      P.scales                    P.weight
@@ -84,6 +84,10 @@ class Form:
         base = parameter.removesuffix(self.parameter)
         return base + self.codes, base + self.scales
 
+    def whole_name(self, codes: str) -> str:
+        """Returns what the tensor scale beside codes is called, empty if this form has none."""
+        return codes.removesuffix(self.codes) + self.whole if self.whole else ""
+
 
 OF_FP8 = {torch.float8_e4m3fn: "mxfp8", torch.float8_e5m2: "mxfp8_e5m2"}
 BYTES = {torch.uint8: DEFAULT_FORMAT, torch.int8: DEFAULT_FORMAT}
@@ -160,8 +164,21 @@ class Parameter:
         fmt = format_named(self.meaning.format)
         *lead, k = self.shape
         codes = codes.reshape(*lead, fmt.packed_bytes(k))
+        for part in whole:
+            self._check_tensor_scales(part)
         scales = as_stored(scales, self.meaning, *whole)
         return (codes, scales) if self.format else (self._dequantized(codes, scales),)
+
+    def _check_tensor_scales(self, whole: Tensor) -> None:
+        """Raises unless tensor scales are numbers that codes can be multiplied by."""
+        is_reciprocal = self.meaning.is_reciprocal
+        is_right = whole.isfinite() & ((whole > 0) if is_reciprocal else (whole >= 0))
+        if not is_right.all():
+            least = "more than 0, which it divides by" if is_reciprocal else "0 or more"
+            raise ValueError(
+                f"{self.parts[-1].name or self.name}: got a tensor scale "
+                f"{float(whole[~is_right][0])}, expected a number of {least}"
+            )
 
     def _dequantized(self, codes: Tensor, scales: Tensor) -> Tensor:
         """Returns codes as floats, whatever K is."""
@@ -323,7 +340,7 @@ class _Planner:
         module = parameter.removesuffix("weight").removesuffix(".")
         spec = self.scheme.spec(module, kind.dtype)
         names = [codes, scales]
-        whole = codes.removesuffix(form.codes) + form.whole if form.whole else ""
+        whole = form.whole_name(codes)
         is_nvfp4 = kind.dtype in BYTES and scale.dtype == torch.float8_e4m3fn
         if is_nvfp4 and whole in self.parts:
             names.append(whole)

@@ -22,8 +22,6 @@ from mx_kernels._core.arrays import show
 from mx_kernels.checkpoints.files import Part
 
 FOREIGN = {
-    "weight_global_scale": "NVFP4, with a scale for the tensor",
-    "weight_scale_2": "NVFP4, with a scale for the tensor",
     "qweight": "GPTQ or AWQ, which are integers",
     "qzeros": "GPTQ or AWQ, which are integers",
     "g_idx": "GPTQ, whose columns are in another order",
@@ -46,6 +44,9 @@ FOREIGN = {
 }
 """How names end that only quantizations of other kinds have."""
 
+TENSOR_SCALES = (".weight_global_scale", "_scale_2")
+"""How names of tensor scales end, of weights unless they are of activations."""
+
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 INTEGERS = (
     torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32,
@@ -62,7 +63,7 @@ _PLAIN = re.compile(r"scales?|zeros?|zero_?points?|zp|abs_?max|codebooks?", re.I
 """Last names that say no more, and so are of what is in the same module."""
 _ACTIVATIONS = re.compile(
     r"(^|_)(input|output|act|activations?|q|k|v|kv|[kv]_cache|kv_cache|prob|softmax)_(global_)?"
-    r"(scales?|scale_inv|zero_?point|amax)$"
+    r"(scales?(_2)?|scale_inv|zero_?point|amax)$"
     r"|(^|_)q?scale_(input|output|act(ivations?)?)$",
     re.IGNORECASE,
 )
@@ -124,6 +125,11 @@ def _check_foreign(name: str, part: Part) -> None:
     for end, what in FOREIGN.items():
         if name == end or name.endswith(f".{end}"):
             raise ValueError(f"got {name} {described(part)}, which is {what}, expected MX")
+    if name.endswith(TENSOR_SCALES) and not _ACTIVATIONS.search(name.rpartition(".")[2]):
+        raise ValueError(
+            f"got {name} {described(part)}, a tensor scale of NVFP4, expected codes of four bits, "
+            "as uint8, and E4M3 scales beside it"
+        )
 
 
 def _may_be_codes(name: str, part: Part) -> bool:

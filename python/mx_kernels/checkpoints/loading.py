@@ -30,7 +30,7 @@ def load(
 ) -> dict[str, MXTensor | Tensor]:
     """Returns the parameters of a checkpoint by name: MXTensors where they are MX, else tensors.
 
-    Reads gpt-oss, compressed-tensors (MXFP4, 6, 8, NVFP4, FP8), AMD Quark (MXFP4, 6, 8, FP8),
+    Reads gpt-oss, compressed-tensors and AMD Quark (MXFP4, 6, 8, NVFP4, FP8 of both),
     ModelOpt (FP8, MXFP8, MXFP4, NVFP4), auto-round (MXFP4, MXFP8, NVFP4) and MLX (MXFP4, MXFP8),
     FBGEMM's FP8, DeepSeek's FP8 and MXFP8 with `weight_scale_inv`, DeepSeek-V4's E8M0 scales and
     E2M1 experts, FP8 of ComfyUI and Mistral, and what `save` writes; checkpoints of floats too.

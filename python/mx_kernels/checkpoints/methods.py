@@ -43,6 +43,8 @@ COMPRESSED = {
     "nvfp4-pack-quantized": "nvfp4",
 }
 """Formats of compressed-tensors without float scales."""
+PACKED = ("mxfp4", "mxfp6", "nvfp4")
+"""Of those what is packed into bytes."""
 COMPRESSED_FP8 = ("float-quantized", "naive-quantized")
 """Formats of compressed-tensors that may be FP8 with float scales."""
 READ_WEIGHTS = {
@@ -67,6 +69,15 @@ E8M0 = ("e8m0", "float8_e8m0fnu")
 """What it calls their scales."""
 QUARK_FLOATS = {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8_e5m2"}
 """Formats with one float scale for a tensor or a row, by elements."""
+_NO_ZERO_POINTS = {"symmetric": (True, None)}
+QUARK_NVFP4 = (
+    _NO_ZERO_POINTS
+    | {"dtype": ("fp4",), "qscheme": ("per_group",), "group_size": (16,)}
+    | {"is_scale_quant": (False, None)},
+    _NO_ZERO_POINTS
+    | {"dtype": ("fp8_e4m3",), "qscheme": ("per_tensor",), "is_scale_quant": (True,)},
+)
+"""What it may say of codes of NVFP4, and of their scales, which are quantized again."""
 LAYERS = "Linear"
 """The type of modules that quantized weights belong to, in Quark's rules by type."""
 MODELOPT = {
@@ -243,10 +254,16 @@ def _fp8(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:
 
 
 def _compressed(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:
-    """Returns the blocks of the one group of weights; where there are several, shapes tell them."""
-    groups = _entries(scheme.content, "config_groups")
-    weights = [group["weights"] for group in groups if group.get("weights")]
-    if len(weights) != 1 or not codes.is_floating_point:
+    """Returns the formats of packed codes, of all groups of weights, or the blocks of the only one.
+
+    Where there are several groups of FP8, shapes tell the blocks.
+    """
+    groups = [it for it in _entries(scheme.content, "config_groups") if it.get("weights")]
+    if not codes.is_floating_point:
+        said = [COMPRESSED.get(it.get("format") or scheme.content.get("format")) for it in groups]
+        return Spec(tuple(dict.fromkeys(name for name in said if name in PACKED)))
+    weights = [group["weights"] for group in groups]
+    if len(weights) != 1:
         return Spec()
     (weight,) = weights
     said, block, size = map(weight.get, ("strategy", "block_structure", "group_size"))
@@ -320,6 +337,8 @@ def _quark(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:
     weight = rule.get("weight") if isinstance(rule, Mapping) else None
     if isinstance(weight, Sequence) and not isinstance(weight, str) and len(weight) == 1:
         weight = weight[0]
+    if isinstance(weight, Sequence) and len(weight) == len(QUARK_NVFP4):
+        return _quark_nvfp4(weight, module)
     weight = weight if isinstance(weight, Mapping) else {}
     for name, bad in (("symmetric", False), ("is_scale_quant", True)):
         if weight.get(name) is bad:
@@ -328,6 +347,24 @@ def _quark(scheme: Scheme, module: str, codes: torch.dtype) -> Spec:
                 "points, and scales that are not quantized again"
             )
     return _quark_spec(weight, rule, module)
+
+
+def _quark_nvfp4(levels: Sequence, module: str) -> Spec:
+    """Returns what Quark says of weights whose scales are quantized too.
+
+    Raises:
+        ValueError: naming the entries that are not those of NVFP4.
+    """
+    for level, known in zip(levels, QUARK_NVFP4, strict=True):
+        said = level if isinstance(level, Mapping) else {}
+        others = {name: said.get(name) for name in known if said.get(name) not in known[name]}
+        if others:
+            expected = {name: known[name][0] for name in others}
+            raise ValueError(
+                f"quantization_config: got Quark's {others!r:.200} for {module}, expected "
+                f"{expected} of weights whose scales are quantized too, which is NVFP4"
+            )
+    return Spec(("nvfp4",))
 
 
 def _quark_spec(weight: Mapping, rule: Any, module: str) -> Spec:
@@ -353,10 +390,10 @@ def _quark_spec(weight: Mapping, rule: Any, module: str) -> Spec:
     if unknown:
         got = {name: weight[name] for name in unknown if weight.get(name) is not None}
         raise ValueError(
-            f"quantization_config: got Quark's {got or rule!r:.200} for {module}, expected dtype "
-            f"{' or '.join(QUARK)}, per_group of {MX_BLOCK} or more, per_block of [rows, "
-            f"{MX_BLOCK} or more], scale_format e8m0; or fp8 with float scales, per_tensor or "
-            "per_channel too"
+            f"quantization_config: got Quark's {got or weight or rule!r:.200} for {module}, "
+            f"expected dtype {' or '.join(QUARK)}, per_group of {MX_BLOCK} or more, per_block of "
+            f"[rows, {MX_BLOCK} or more], scale_format e8m0; or fp8 with float scales, per_tensor "
+            "or per_channel too"
         )
     if scheme not in blocks:
         return Spec((QUARK_FLOATS[of],))

@@ -89,6 +89,11 @@ def meaning_of(
     if codes.dtype in formats and _are_floats(codes, scales, said):
         return _with_float_scales(codes, scales, said, spec.block, got)
     _check_dtype(scales_name, codes.dtype, scales.dtype)
+    if said and all(format_named(name).has_tensor_scales for name in said):
+        raise ValueError(
+            f"got {got}, expected E4M3 scales of {' or '.join(said)}, as the config says, and a "
+            "tensor scale"
+        )
     format = _packed(codes, scales, said) or formats.get(codes.dtype)
     if codes.dtype not in formats:
         known = " or ".join(str(dtype).removeprefix("torch.") for dtype in formats)
@@ -280,10 +285,10 @@ def _check_dtype(name: str, codes: torch.dtype, scales: torch.dtype) -> None:
     if scales in E8M0:
         return
     what = f"{str(scales).removeprefix('torch.')} scales"
-    if scales in FP8:
-        what = "NVFP4, with E4M3 scales but no tensor scale beside them"
-    elif codes in FP8:
+    if codes in FP8:
         what = f"{str(codes).removeprefix('torch.')} with {what}"
+    elif scales in FP8:
+        what = "NVFP4, with E4M3 scales but no tensor scale beside them"
     raise ValueError(f"got {name}, which is {what}, expected E8M0 scales of MX, as uint8")
 
 
@@ -292,12 +297,11 @@ def _packed(codes: Part, scales: Part, said: tuple[str, ...]) -> str | None:
     if codes.dtype not in (torch.uint8, torch.int8) or not (codes.shape and scales.shape):
         return None
     small = [format_named(name) for name in said or PACKED]
-    small = [fmt for fmt in small if fmt.element_bits < BYTE_BITS]
-    if said:
-        return small[0].name if small else None
-    size = codes.shape[-1]
-    fits = (fmt.name for fmt in small if scales.shape[-1] * fmt.packed_bytes(MX_BLOCK) == size)
-    return next(fits, None)
+    small = [fmt for fmt in small if fmt.element_bits < BYTE_BITS and not fmt.has_tensor_scales]
+    size, blocks = codes.shape[-1], scales.shape[-1]
+    fits = [fmt for fmt in small if blocks * fmt.packed_bytes(MX_BLOCK) == size]
+    fits += small if said else []
+    return fits[0].name if fits else None
 
 
 def _with_e8m0(
@@ -321,9 +325,11 @@ def _with_e8m0(
         codes = (*codes[:-2], codes[-2] * size)
     of_k = block[1] if block else fmt.block_k
     k = fmt.elements(codes[-1]) if codes else 0
-    if len(codes) < 2 or len(scales) != len(codes) or scales[-1] != -(-k // of_k):
+    is_whole = bool(codes) and k > 0 and fmt.packed_bytes(k) == codes[-1]
+    is_pair = is_whole and 2 <= len(codes) == len(scales)
+    if not is_pair or scales[-1] != -(-k // of_k):
         hint = ""
-        if format == DEFAULT_FORMAT and scales and codes and codes[-1] == scales[-1] * fmt.block_k:
+        if format == DEFAULT_FORMAT and k and scales and codes[-1] == scales[-1] * fmt.block_k:
             hint = "; bytes with a scale for 32 may be any format of eight bits: view them as such"
         raise ValueError(
             f"got {got}, expected {fmt.packed_bytes(of_k)} bytes of {format} for each scale along "
@@ -331,7 +337,7 @@ def _with_e8m0(
         )
     block = block or (_rows_of_a_scale(codes[-2], scales[-2]), of_k)
     shape = (*codes[:-1], k)
-    if k == 0 or blocks_of(shape, block) != scales:
+    if blocks_of(shape, block) != scales:
         raise ValueError(
             f"got {got}, expected scales for {show(shape)}: {show(blocks_of(shape, block))}, or a "
             "config.json that says how many rows share a row of scales"

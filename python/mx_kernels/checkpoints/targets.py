@@ -3,13 +3,18 @@
     form                formats          of a parameter P.weight
     mx_kernels          all              P.weight.codes, P.weight.scales
     compressed-tensors  MXFP4, 6, 8      P.weight_packed or P.weight (MXFP8), P.weight_scale
+                        NVFP4            and P.weight_global_scale, what values are divided by
     quark               MXFP4, 6, 8      P.weight, P.weight_scale
+                        NVFP4            and P.weight_scale_2
+    modelopt            MXFP4, 8, NVFP4  the same names
     fp8                 FP8 of 128 x 128 P.weight, P.weight_scale_inv, as DeepSeek has them; fused
                                          experts P, P_scale_inv, as transformers has them
     gpt-oss             MXFP4            P_blocks, P_scales; experts [E, N, K] alone
 
 Experts of gpt-oss are called P, not P.weight, and their bias P_bias; Quark calls these P.weight
 and P.bias. So a checkpoint of gpt-oss gets Quark's names, and its own ones back.
+
+Others than ours keep one tensor scale of NVFP4 for a matrix, where ours has one for each row.
 """
 
 from __future__ import annotations
@@ -19,20 +24,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mx_kernels._core.arrays import show
 from mx_kernels._core.checks import format_named
-from mx_kernels._core.storage import DTYPES
+from mx_kernels._core.storage import DTYPES, split_scales
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.forms import FORMS, OWN, Form
 from mx_kernels.checkpoints.methods import BLOCK_2D, COMPRESSED, QUARK
-from mx_kernels.checkpoints.scales import MX_BLOCK
 
 WEIGHT = "weight"
 BYTE_BITS = 8
 FUSIONS = "fusion_config"
 IMPORT_US = "none; these are weights of mx_kernels, import mx_kernels.transformers before they load"
 """A name among transformers' fusions, which it refuses; see `guarded`. Files have it: it stays."""
+MODELOPT = {"mxfp4": "MXFP4", "mxfp8": "MXFP8", "nvfp4": "W4A16_NVFP4"}
+"""What ModelOpt calls weights of formats, with the activations that their files leave open."""
 _FORMS = {form.name: form for form in FORMS}
 
 
@@ -64,24 +71,35 @@ def _with_weight(name: str) -> str:
 
 def _quark_weight(format: str) -> dict[str, Any]:
     """Returns Quark's words for weights of a format, activations left as they are."""
-    elements = {name: element for element, name in QUARK.items()}
+    elements, fmt = {name: element for element, name in QUARK.items()}, format_named(format)
+    is_nvfp4 = fmt.has_tensor_scales
     weight = {
-        "dtype": elements[format],
+        "dtype": elements["mxfp4" if is_nvfp4 else format],
         "qscheme": "per_group",
-        "group_size": MX_BLOCK,
+        "group_size": fmt.block_k,
         "ch_axis": -1,
         "is_dynamic": False,
-        "scale_format": "e8m0",
-        "scale_type": "float",
+        "scale_format": "float32" if is_nvfp4 else "e8m0",
+        "scale_type": "float32" if is_nvfp4 else "float",
         "symmetric": None,
         "round_method": "half_even",
-        "scale_calculation_mode": "even",
+        "scale_calculation_mode": None if is_nvfp4 else "even",
         "observer_cls": "PerBlockMXObserver",
         "is_scale_quant": False,
         "mx_element_dtype": None,
     }
+    of_scales = weight | {
+        "dtype": "fp8_e4m3",
+        "qscheme": "per_tensor",
+        "group_size": None,
+        "ch_axis": None,
+        "scale_format": None,
+        "symmetric": True,
+        "observer_cls": "PerTensorMinMaxObserver",
+        "is_scale_quant": True,
+    }
     nothing = {"input_tensors": None, "output_tensors": None, "bias": None, "target_device": None}
-    return {"weight": weight, **nothing}
+    return {"weight": [weight, of_scales] if is_nvfp4 else weight, **nothing}
 
 
 def quark_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict[str, Any]:
@@ -118,17 +136,18 @@ def compressed_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict[s
     groups = {}
     for number, name in enumerate(used):
         modules = [module for module, other in formats.items() if other == name]
+        fmt = format_named(name)
         groups[f"group_{number}"] = {
             "format": names[name],
             "targets": ["Linear"] if len(used) == 1 else modules,
             "weights": {
-                "num_bits": format_named(name).element_bits,
+                "num_bits": fmt.element_bits,
                 "type": "float",
-                "strategy": "group",
-                "group_size": MX_BLOCK,
+                "strategy": "tensor_group" if fmt.has_tensor_scales else "group",
+                "group_size": fmt.block_k,
                 "symmetric": True,
                 "dynamic": False,
-                "scale_dtype": "torch.uint8",
+                "scale_dtype": f"torch.{DTYPES[fmt.scale] if fmt.has_tensor_scales else 'uint8'}",
             },
             "input_activations": None,
             "output_activations": None,
@@ -140,6 +159,18 @@ def compressed_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict[s
         "config_groups": groups,
         "ignore": list(kept),
     }
+
+
+def modelopt_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict[str, Any]:
+    """Returns a quantization_config of ModelOpt; arguments as in `quark_config`."""
+    layers = {
+        module: {"quant_algo": MODELOPT[format], "group_size": format_named(format).block_k}
+        for module, format in formats.items()
+    }
+    is_one = len(set(formats.values())) == 1
+    said = {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    said = next(iter(layers.values())) if is_one else said
+    return {"quant_method": "modelopt", **said, "ignore": list(kept)}
 
 
 def gpt_oss_config(formats: Mapping[str, str], kept: Sequence[str]) -> dict[str, Any]:
@@ -182,6 +213,7 @@ TARGETS = {
         {
             "mxfp4": _FORMS["compressed-tensors"],
             "mxfp6": _FORMS["compressed-tensors"],
+            "nvfp4": _FORMS["compressed-tensors"],
             "mxfp8": _FORMS["Quark"],
         },
         compressed_config,
@@ -189,11 +221,14 @@ TARGETS = {
         ending=WEIGHT,
     ),
     "quark": Target(
-        dict.fromkeys(("mxfp4", "mxfp6", "mxfp6_e3m2", "mxfp8"), _FORMS["Quark"]),
+        dict.fromkeys(("mxfp4", "mxfp6", "mxfp6_e3m2", "mxfp8", "nvfp4"), _FORMS["Quark"]),
         quark_config,
         _with_weight,
         ("_bias", ".bias"),
         (2, 3),
+    ),
+    "modelopt": Target(
+        dict.fromkeys(MODELOPT, _FORMS["Quark"]), modelopt_config, ndim=(2, 3), ending=WEIGHT
     ),
     "fp8": Target({"fp8_block_2d": _FORMS["DeepSeek"]}, deepseek_config, ndim=(2, 3)),
     "gpt-oss": Target(
@@ -234,7 +269,37 @@ def parts_of(
     )  # fmt: skip
     is_bytes = form is OWN or fmt.element_bits < BYTE_BITS
     dtype = torch.uint8 if is_bytes else getattr(torch, DTYPES[fmt.element])
-    return {codes: (dtype, (*lead, *stored)), scales: (fmt.scale_dtype, fmt.scales_of(shape))}
+    parts = {codes: (dtype, (*lead, *stored))}
+    if not has_one_scale(to, format):
+        return parts | {scales: (fmt.scale_dtype, fmt.scales_of(shape))}
+    if 0 in shape:
+        raise ValueError(f"{name}: got {show(shape)} to write as {to}, expected numbers")
+    parts[scales] = getattr(torch, DTYPES[fmt.scale]), (*lead, blocks)
+    # compressed-tensors has an axis where others have a number.
+    of_one = (1,) if form.is_reciprocal else ()
+    return parts | {form.whole_name(codes): (torch.float32, tuple(lead[:-1]) or of_one)}
+
+
+def has_one_scale(to: str, format: str) -> bool:
+    """Says whether a form has one tensor scale for a matrix, where ours has one for each row."""
+    form = TARGETS[to].forms.get(format)
+    return bool(form and form.whole) and format_named(format).has_tensor_scales
+
+
+def as_parts(to: str, format: str, codes: Tensor, scales: Tensor) -> list[Tensor]:
+    """Returns plain codes and scales as the parts of a form, before they get its dtypes."""
+    if not has_one_scale(to, format):
+        return [codes, scales]
+    of_blocks, of_rows = split_scales(scales, format_named(format))
+    whole = of_rows.contiguous().view(torch.float32)[..., 0, 0]
+    is_reciprocal = TARGETS[to].forms[format].is_reciprocal
+    return [codes, of_blocks.contiguous(), whole.reciprocal() if is_reciprocal else whole]
+
+
+def scale_to_write(to: str, format: str, scale: Tensor) -> Tensor:
+    """Returns a tensor scale as a form gives it back: of two reciprocals each is rounded."""
+    is_reciprocal = TARGETS[to].forms[format].is_reciprocal
+    return scale.reciprocal().reciprocal() if is_reciprocal else scale
 
 
 def plain_name(to: str, name: str, quantized: Mapping[str, str]) -> str:

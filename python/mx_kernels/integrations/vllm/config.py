@@ -30,7 +30,7 @@ from mx_kernels._core.checks import format_named
 from mx_kernels._core.facts import facts
 from mx_kernels._core.storage import storage_of
 from mx_kernels.checkpoints.configs import OURS
-from mx_kernels.checkpoints.files import open_path
+from mx_kernels.checkpoints.files import open_path, some
 from mx_kernels.checkpoints.forms import plan
 from mx_kernels.hints import ActivationsName, FormatName
 from mx_kernels.integrations.vllm.experts import FIRST_WEIGHTS, SECOND_WEIGHT, OwnExperts
@@ -130,10 +130,11 @@ class MXVllmConfig(QuantizationConfig):
         if not found:
             return None
         if len(found) != 2 or len(set(found.values())) > 1:
-            said = ", ".join(f"{name} as {format}" for name, format in found.items())
+            said = some([f"{name} as {format}" for name, format in found.items()])
             raise ValueError(
                 f"{prefix}: got {said}, expected {' or '.join(FIRST_WEIGHTS)} and {SECOND_WEIGHT} "
-                "of all experts in one format"
+                "of all experts in one format; from_pretrained and then save_pretrained of "
+                "mx_kernels.integrations.transformers join experts that have a tensor each"
             )
         return OwnExperts(layer.moe_config, next(iter(found.values())), self._said(prefix))
 
