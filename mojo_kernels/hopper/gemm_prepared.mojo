@@ -97,15 +97,18 @@ def _launch[
     )
     var b = TilesOfB.of(problem, ctas_of_tile(n, most_ctas) if in_workspace else 1)
     var left, right = _element_of(problem.left.format), _element_of(problem.right.format)
-    var has_sixes = left.bits == 6 or right.bits == 6
+    var is_prepared = left.bits != 6 and right.bits != 6
+    if is_prepared:
+        launch_prepare(a, b, rows, source, queue, fix_up.counters, num_counters)
     comptime for of_a in [Element.E4M3, Element.E2M3, Element.E3M2]:
         comptime for of_b in [Element.E2M1, Element.E2M3, Element.E3M2]:
             comptime Sixes = PreparedSixes[operand, bits, in_workspace, of_a, of_b]
             comptime if Sixes.exists():
                 if left == of_a and right == of_b:
                     launch_prepare(a, b, Sixes(rows), source, queue)
-    if not has_sixes:
-        launch_prepare(a, b, rows, source, queue, fix_up.counters, num_counters)
+                    is_prepared = True
+    if not is_prepared:
+        raise Error("plan: MXFP6 weights are for an SS main loop")
     var cut = plan.within(Int(rows.num_steps()))
     comptime if in_workspace:
         var left, right = rows.left.mapped(m, tile_rows), rows.right.mapped(

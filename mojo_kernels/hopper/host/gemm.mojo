@@ -74,8 +74,7 @@ def takes_mxfp8(left: Int, right: Int, layout: Int = PRESHUFFLED) -> Bool:
 
 
 def takes_six_bits(left: Int, right: Int, layout: Int = PRESHUFFLED) -> Bool:
-    """Says whether the one that prepares MXFP6 weights as bfloat16 takes two formats: floats are kept.
-    """
+    """Says whether the kernel that multiplies MXFP6 weights as bfloat16 does: floats are kept."""
     var is_pair = may_be(left, NO_FORMAT) and _is_one_of[SIXES](right)
     return is_pair and may_be(layout, PRESHUFFLED)
 
