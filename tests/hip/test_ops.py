@@ -14,7 +14,7 @@ from torch._subclasses import FakeTensorMode
 
 import mx_kernels as mx
 import oracle
-from cases import FP8_FORMATS, GATES, bytes_of, sums_of
+from cases import FP8_FORMATS
 from mx_kernels._core import cuda
 from mx_kernels._core import hip as _hip
 from mx_kernels._core.devices import launcher_of
@@ -224,55 +224,6 @@ def test_float16_beside_weights_alone_is_rounded_to_bfloat16(gpu, rng, m, dtype)
     out = mx.linear(x, w, activations="bf16", out_dtype=dtype)
     name = str(dtype).removeprefix("torch.")
     oracle.assert_matmul(values_of(out), values_of(x.to(BF16)), oracle.dequantize(*plain), name)
-
-
-def assert_quantized(q, values, fmt, rounding="even"):
-    """Compares with what the oracle makes of float64 values."""
-    expected = oracle.quantize(values, rounding, fmt)
-    for got, part in zip((q.codes, q.scales), expected, strict=True):
-        oracle.assert_bitwise_equal(bytes_of(got), part)
-
-
-@pytest.mark.parametrize("fmt", tiered(oracle.FORMATS, first=["mxfp4", "fp8_block", "nvfp4"]))
-def test_a_norm_of_sums_gives_the_codes_of_its_definition_and_those(gpu, rng, fmt):
-    x, residual, weight = (
-        floats(rng, (6, 1056))[::2],
-        floats(rng, (3, 1056)),
-        floats(rng, (1, 1056)),
-    )
-    q, stream = mx.rms_norm_quantize(x, weight[0], residual=residual, format=fmt)
-    assert torch.equal(stream, x + residual)
-    normed = oracle.norm(values_of(stream), values_of(weight[0]), dtype="bfloat16")
-    assert_quantized(q, normed, fmt)
-
-
-@pytest.mark.parametrize("rounds", ["each", "result", "none"])
-def test_a_layer_norm_gives_the_codes_of_its_definition(gpu, rng, rounds):
-    x, (weight, bias) = floats(rng, (2, 544), F16), floats(rng, (2, 544), F32)
-    options = {"rounds": rounds, "eps": 1e-5}
-    q = mx.layer_norm_quantize(x, weight, bias, rounding="rceil", **options)
-    arrays = (values_of(t) for t in (x, weight, bias))
-    normed = oracle.norm(*arrays, dtype="float16", is_centered=True, **options)
-    assert_quantized(q, normed, "mxfp4", "rceil")
-
-
-@pytest.fixture
-def gated_on_the_cpu(rng):
-    """Gates, ups and their codes, made before tensors are taken for a device's."""
-    made = {}
-    for name, options in GATES.items():
-        sums = floats(rng, (3, sums_of(name, 160)))
-        made[name] = sums, mx.gate_quantize(sums, **options)
-    return made
-
-
-@pytest.mark.parametrize("gate", tiered(GATES, first=["silu"]))
-def test_gates_to_codes_have_the_bits_of_a_cpu(gated_on_the_cpu, gpu, gate):
-    sums, expected = gated_on_the_cpu[gate]
-    q = mx.gate_quantize(sums, **GATES[gate])
-    oracle.assert_bitwise_equal(q.codes.numpy(), expected.codes.numpy())
-    oracle.assert_bitwise_equal(q.scales.numpy(), expected.scales.numpy())
-    assert len(gpu.launches) == 1
 
 
 SCALE_ROUNDINGS = 2
