@@ -30,14 +30,16 @@ def test_an_op_of_ones_own_has_the_bits_of_our_product(tmp_path, monkeypatch):
     builds.run_mojo(["precompile", *options, str(PACKAGE)])
     cpu = DeviceRef.CPU()
     w = mx.quantize(torch.randn(N, K)).preshuffle()
-    types = [TensorType(DType.float32, ["m", width], cpu) for width in (N, K)]
+    rows = {"others": N, "m": K}
+    types = [TensorType(DType.float32, list(shape), cpu) for shape in rows.items()]
+    result = TensorType(DType.float32, ["m", N], cpu)
     libraries = [artefacts.path("max_graph/library"), tmp_path / "my_ops.mojoc"]
     with Graph("own", input_types=types, custom_extensions=libraries) as graph:
         residual, x = (value.tensor for value in graph.inputs)
         weights = max_graph.constant(w)
         none = ops.constant(np.zeros(0, np.float32), DType.float32, cpu)
         operands = [residual, x, weights.codes, weights.scales, none]
-        graph.output(*ops.custom("my_residual_linear", cpu, operands, types[:1]))
+        graph.output(*ops.custom("my_residual_linear", cpu, operands, [result]))
     model = InferenceSession(devices=[CPU()]).load(graph)
     for m in (0, 1, 33):
         residual, x = torch.randn(m, N), torch.randn(m, K)
