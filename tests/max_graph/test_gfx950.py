@@ -13,6 +13,7 @@ import pytest
 
 from tests import artefacts
 from tests.artefacts import kinds
+from tests.max_graph.graphs.gfx950 import other_pairs
 
 GRAPHS = Path(__file__).with_name("graphs")
 
@@ -32,6 +33,12 @@ def refusals(architecture):
 def compiled():
     """The MEF."""
     return artefacts.path("max_graph/gfx950").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """The MEF of the pairs of formats that the other leaves out."""
+    return artefacts.path("max_graph/gfx950_pairs").read_bytes()
 
 
 def device_programs(mef):
@@ -78,8 +85,19 @@ def test_the_mef_holds_gfx950_code_of_every_op(compiled):
 
 
 @pytest.mark.deep
-def test_kernels_find_their_arguments_in_registers_and_need_no_scratch(compiled):
-    for program in device_programs(compiled):
+def test_every_other_pair_of_formats_compiles_for_batches_and_for_no_rows(pairs):
+    names = kernel_names(device_programs(pairs))
+    formats = {left for left, _ in other_pairs()}
+    assert len(formats) == 7
+    assert sum(b"cdna4_prepare" in name for name in names) == len(formats), "what quantizes to each"
+    for room in (b"streaming", b"interleave"):
+        assert sum(b"cdna4_" + room in name for name in names) > len(other_pairs()), room
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("mef", ["compiled", "pairs"])
+def test_kernels_find_their_arguments_in_registers_and_need_no_scratch(mef, request):
+    for program in device_programs(request.getfixturevalue(mef)):
         _, scratch, preload = KERNEL_DESCRIPTOR.unpack_from(section(program, b".rodata"))
         assert preload > 0
         assert scratch == 0

@@ -317,6 +317,7 @@ ELSEWHERE = {
     max_graph.export: {"device": "tests/max_graph/test_gfx950.py"},
     max_graph.load: {"device": "tests/max_graph/test_cuda.py"},
     max_graph.constant: {"device": "tests/max_graph/test_cuda.py"},
+    mx.mojo_path: {},
     max_graph.library: {},
     max_graph.library_build: {},
 }

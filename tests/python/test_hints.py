@@ -163,6 +163,11 @@ def test_an_explanation_is_of_the_product() -> None:
     ]
 
 
+def test_the_sources_lie_in_a_folder() -> None:
+    assert_type(mx.mojo_path(), Path)
+    assert mx.mojo_path().is_dir()
+
+
 def refused(name: str) -> "pytest.RaisesExc[TypeError | ValueError]":
     """Expects a message that begins with the argument."""
     return pytest.raises((TypeError, ValueError), match=rf"^{name}: got ")

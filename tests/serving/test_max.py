@@ -21,6 +21,7 @@ import torch
 import transformers as tf
 
 import mx_kernels as mx
+from bench import minilm
 from bench.serving.environment import ROOT, environment, python_with_max, said
 from mx_kernels.integrations import ACTIVATIONS
 from mx_kernels.integrations.transformers import from_pretrained
@@ -116,6 +117,32 @@ def test_a_second_start_compiles_nothing(python, folder, monkeypatch):
     assert tokens == first["tokens"] and seconds < first["start_seconds"] / 3
 
 
+# Sentences
+
+TEXT = "Kernels multiply small numbers, and few of them are alike."
+
+
+def test_max_encodes_what_transformers_does(python, tmp_path, monkeypatch):
+    """`max encode` prints a sentence's embedding, the mean of its tokens."""
+    monkeypatch.setenv(ACTIVATIONS, "mxint8")
+    source = minilm.model_folder()
+    command = [str(Path(python).parent / "max"), "encode", "--model", str(source)]
+    options = ["--custom-architectures", "mx_kernels.max_pipelines", "--devices", "cpu"]
+    options += ["--quantization-encoding", "float32", "--max-length", "128", "--prompt", TEXT]
+    with Limit.of(BUILD_SECONDS):
+        printed = said([*command, *options])
+    numbers = printed.partition("Embeddings: [")[2].partition("]")[0]
+    got = torch.tensor([float(number) for number in numbers.split()])
+    words = tf.AutoTokenizer.from_pretrained(source)(TEXT, return_tensors="pt")
+    model = tf.AutoModel.from_pretrained(source, dtype=torch.float32)
+    with torch.no_grad():
+        floats = model(**words).last_hidden_state[0].mean(0)
+        wanted = mx.convert(model, activations="mxint8")(**words).last_hidden_state[0].mean(0)
+    assert got.shape == wanted.shape
+    assert (got - wanted).abs().max() <= MOVED * wanted.std()
+    assert (wanted - floats).abs().max() > 2 * MOVED * wanted.std(), "the weights are not ours"
+
+
 # Over HTTP
 
 
@@ -126,7 +153,9 @@ def server(python, folder):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    command = [str(Path(python).parent / "max"), "serve", "--model", str(folder / "llama")]
+    # What a shell runs in the background ignores SIGINT, and hands that down.
+    command = ["env", "--default-signal=INT", str(Path(python).parent / "max"), "serve"]
+    command += ["--model", str(folder / "llama")]
     options = ["--custom-architectures", "mx_kernels.max_pipelines", "--devices", "cpu"]
     options += ["--quantization-encoding", "float32", "--max-length", "512"]
     options += ["--max-batch-size", str(CLIENTS), "--precompiled-mefs", mefs]

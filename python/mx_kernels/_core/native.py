@@ -297,6 +297,15 @@ def source_folder() -> Path:
     )
 
 
+def mojo_path() -> Path:
+    """Returns the folder that the Mojo compiler's `-I` takes to find `mojo_kernels`.
+
+    Raises:
+        NativeBuildError: if the Mojo sources are missing.
+    """
+    return source_folder().parent
+
+
 def import_module(path: Path, name: str, remedy: str) -> ModuleType:
     """Imports the built module `name` and leaves the environment of child processes alone.
 

@@ -1,6 +1,7 @@
 """A graph of every op on a virtual gfx950 GPU, which cannot be taken back.
 
 gfx950.py FILE.mef                compiles it
+gfx950.py FILE.mef pairs          compiles one of the pairs of formats that it leaves out
 gfx950.py refusals ARCHITECTURE   prints what wrong calls are told, without a compilation
 """
 
@@ -18,6 +19,7 @@ from max.graph import DeviceRef, Graph, TensorType
 
 import mx_kernels as mx
 from mx_kernels import max_graph
+from mx_kernels._core.native import gpu_plans
 
 ARCHITECTURE = "gfx950"
 N, K = 80, 160
@@ -71,6 +73,45 @@ def export(path: str) -> None:
     max_graph.export(graph, path, device=Accelerator())
 
 
+OF_EVERY_OP = {("bf16", "mxfp4"), ("mxfp4", "mxfp4"), ("mxfp6", "mxfp4"), ("mxfp8", "mxfp4")}
+"""The pairs of `export`."""
+WIDE = 256
+"""Rows and K of weights that blocks of 128 x 128 fit."""
+
+
+def other_pairs() -> list[tuple[str, str]]:
+    """Returns the formats of activations and weights that `export` leaves out, in order."""
+    return sorted(set(gpu_plans().pairs_on_gfx950()) - OF_EVERY_OP)
+
+
+def export_pairs(path: str) -> None:
+    """Compiles products of each other pair, by turns of floats and of codes; two are of no rows."""
+    use_virtual(ARCHITECTURE)
+    generator = torch.Generator().manual_seed(2)
+    gpu, library = DeviceRef.GPU(), [max_graph.library()]
+    types = [TensorType(DType.bfloat16, [*lead, WIDE], gpu) for lead in (["a", "b"], [0])]
+    types += [TensorType(DType.int32, [3], gpu)]
+
+    def weights_of(*shape: int, format: str) -> mx.MXTensor:
+        w = mx.quantize(torch.randn(*shape, generator=generator), format=format)
+        return w.preshuffle(ARCHITECTURE)
+
+    with Graph("pairs", input_types=types, custom_extensions=library) as graph:
+        batch, none, sizes = (value.tensor for value in graph.inputs)
+        products = []
+        for index, (left, right) in enumerate(other_pairs()):
+            w = weights_of(WIDE, WIDE, format=right)
+            if index % 2:
+                products.append(max_graph.linear(batch, w, activations=left))
+            else:
+                products.append(max_graph.matmul(max_graph.quantize(batch, format=left), w))
+        products.append(max_graph.linear(none, weights_of(WIDE, WIDE, format="mxfp8")))
+        w = weights_of(3, WIDE, WIDE, format="mxfp8")
+        products.append(max_graph.grouped_linear(none, w, sizes))
+        graph.output(*products)
+    max_graph.export(graph, path, device=Accelerator())
+
+
 def print_refusals(architecture: str) -> None:
     """Prints what calls without a kernel are told, a line each."""
     use_virtual(architecture)
@@ -101,5 +142,7 @@ def print_refusals(architecture: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "refusals":
         print_refusals(sys.argv[2])
+    elif sys.argv[2:] == ["pairs"]:
+        export_pairs(sys.argv[1])
     else:
         export(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Models of MAX whose linear layers and experts are ours: for `max generate` and `max serve`.
+"""Models of MAX with our linear layers and experts: for `max generate`, `serve` and `encode`.
 
     max generate --custom-architectures mx_kernels.max_pipelines --model FOLDER ...
 
@@ -6,6 +6,7 @@
         modules.py      linear layers, an MLP and experts as modules of `max.nn`
         attention.py    windows and sinks on a CPU, and YaRN as gpt-oss has it
         models.py       the graph of a decoder, its pipeline, and the architectures
+        encoders.py     the same for BERT, which is MAX's own but for linear layers
 
 A checkpoint of floats is quantized while it is loaded, as `mx_kernels.convert` quantizes a model;
 one that is MX or FP8 already, in any form that `mx_kernels.load` reads, is multiplied in its own
@@ -19,11 +20,14 @@ to, MXFP4 without it.
 from __future__ import annotations
 
 try:
-    from mx_kernels.integrations.max_pipelines.models import ARCHITECTURES
+    from mx_kernels.integrations.max_pipelines.encoders import ENCODERS
+    from mx_kernels.integrations.max_pipelines.models import DECODERS
 except ImportError as error:
     raise ImportError(
         f"mx_kernels.max_pipelines: got {error}, expected MAX's serving with the releases that it "
         'asks for; run `pip install "mx_kernels[max-serve]"` in an environment of its own'
     ) from error
+
+ARCHITECTURES = [*DECODERS, *ENCODERS]
 
 __all__ = ["ARCHITECTURES"]

@@ -263,33 +263,43 @@ class MXModel(LlamaModelBase):
 
         Raises:
             NotImplementedError: for several devices.
+            ValueError: as `bind` does.
         """
         if len(self.devices) > 1:
             raise NotImplementedError(
                 f"mx_kernels.max_pipelines: got {len(self.devices)} devices, expected one"
             )
         theirs = self.huggingface_config
-        said = quantization(theirs.to_dict()) or {}
-        activations = said.get("activations") if said.get("quant_method") == OURS else None
         dtype, device = model_config.dtype, model_config.devices[0]
-        decoder = MXDecoder(
-            model_config, theirs, State(self.state_dict, device, dtype, activations)
-        )
-        if unused := self.state_dict.keys() - decoder.raw_state_dict().keys():
-            raise ValueError(
-                f"{self.pipeline_config.model.model_path}: got weights {sorted(unused)[:5]} that "
-                f"{theirs.architectures} of mx_kernels.max_pipelines has no layers for"
-            )
-        decoder.load_state_dict(self.state_dict, weight_alignment=1)
+        state = State(self.state_dict, device, dtype, activations_said_by(theirs))
+        decoder = MXDecoder(model_config, theirs, state)
+        weights = bind(decoder, self.state_dict, self.pipeline_config)
         # MAX keeps what the graph binds.
         self.state_dict = {}
-        spec = GraphSpec(
-            decoder,
-            f"mx_{theirs.model_type}",
-            self._bind_graph_inputs(decoder.input_tree(self.kv_params)),
-            weights=decoder.state_dict(auto_initialize=False),
-        )
+        inputs = self._bind_graph_inputs(decoder.input_tree(self.kv_params))
+        spec = GraphSpec(decoder, f"mx_{theirs.model_type}", inputs, weights=weights)
         return {GraphRole.DECODER: spec}
+
+
+def activations_said_by(theirs: Any) -> Any:
+    """Returns what a model's config says that activations are multiplied as, None for nothing."""
+    said = quantization(theirs.to_dict()) or {}
+    return said.get("activations") if said.get("quant_method") == OURS else None
+
+
+def bind(module: Module, weights: dict[str, Any], pipeline_config: Any) -> dict[str, Any]:
+    """Gives a module its weights, and returns those that its graph asks for.
+
+    Raises:
+        ValueError: if the module has no layers for some.
+    """
+    if unused := weights.keys() - module.raw_state_dict().keys():
+        raise ValueError(
+            f"{pipeline_config.model.model_path}: got weights {sorted(unused)[:5]} that "
+            f"{type(module).__name__} of mx_kernels.max_pipelines has no layers for"
+        )
+    module.load_state_dict(weights, weight_alignment=1)
+    return module.state_dict(auto_initialize=False)
 
 
 class MXMemoryPlanner(PagedMemoryPlanner):
@@ -316,7 +326,7 @@ def _architecture(name: str, example: str) -> SupportedArchitecture:
     )
 
 
-ARCHITECTURES = [
+DECODERS = [
     _architecture("LlamaForCausalLM", "meta-llama/Llama-3.2-1B-Instruct"),
     _architecture("MistralForCausalLM", "mistralai/Mistral-Nemo-Instruct-2407"),
     _architecture("Qwen3ForCausalLM", "Qwen/Qwen3-8B"),

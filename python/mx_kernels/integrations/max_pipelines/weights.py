@@ -34,7 +34,7 @@ from mx_kernels import ops
 from mx_kernels._core.checks import format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT, facts, weights_format
 from mx_kernels.checkpoints.converting import Axes, to_quantize
-from mx_kernels.checkpoints.files import Checkpoint, Part, open_model
+from mx_kernels.checkpoints.files import Checkpoint, Part, let_go, open_model
 from mx_kernels.checkpoints.forms import FLOATS, Parameter, plan, warn_of_floats
 from mx_kernels.checkpoints.joining import Joined, join, joined
 from mx_kernels.checkpoints.scales import Meaning
@@ -134,7 +134,9 @@ class _Once:
     def take(self, name: str) -> Tensor:
         """Returns one of the two, which is let go."""
         if name not in self.made:
-            q = ops.quantize(self.it.read()[0], format=self.format)
+            (floats,) = self.it.read()
+            q = ops.quantize(floats, format=self.format)
+            let_go(floats)
             self.made = {"codes": q.codes, "scales": q.scales}
         return self.made.pop(name)
 
@@ -190,6 +192,8 @@ def _parts(it: Parameter, dtype: torch.dtype, device: str) -> dict[str, WeightDa
     layout = facts().layout_for(device, it.format, it.shape[-1])
     if layout not in (None, facts().plain):
         w = w.preshuffle(device)
+        let_go(codes)
+        let_go(scales)
     elif not it.has_own_memory:
         w = MXTensor(codes.clone(), scales.clone(), format=it.format, dtype=it.dtype)
     halves = isinstance(it, Joined) and len(it.pieces[0]) == HALVES
