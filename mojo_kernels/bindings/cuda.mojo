@@ -13,7 +13,6 @@ from mojo_kernels.bindings.nvidia import (
     multiply,
     multiply_experts,
     multiply_grouped,
-    quantize,
 )
 from mojo_kernels.bindings.nvidia_facts import add_facts, plan_at
 from mojo_kernels.bindings.protocol import (
@@ -30,7 +29,7 @@ from mojo_kernels.bindings.protocol import (
 from mojo_kernels.launch.cuda_queue import CudaDevice, CudaQueue
 from mojo_kernels.problem import Known
 from mojo_kernels.simt.prologue import gate_quantize, norm_quantize
-from mojo_kernels.simt.quantize import dequantize, relayout
+from mojo_kernels.simt.quantize import dequantize, quantize, relayout
 
 
 def py_open(index: PythonObject) raises -> PythonObject:

@@ -103,7 +103,7 @@ def py_norm_quantize(arguments: PythonObject) raises:
     var args = Arguments(arguments)
     var call = read_norm_quantize(args)
     var queue = hip_queue(args)
-    norm_quantize(call, queue)
+    norm_quantize[is_nvidia=False](call, queue)
 
 
 def py_gate_quantize(arguments: PythonObject) raises:
@@ -111,7 +111,7 @@ def py_gate_quantize(arguments: PythonObject) raises:
     var args = Arguments(arguments)
     var call = read_gate_quantize(args)
     var queue = hip_queue(args)
-    gate_quantize(call, queue)
+    gate_quantize[is_nvidia=False](call, queue)
 
 
 def py_dequantize(arguments: PythonObject) raises:

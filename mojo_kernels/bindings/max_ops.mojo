@@ -44,7 +44,7 @@ from ..numbers.floats import FLOAT_TYPES
 from ..numbers.formats import FORMATS
 from ..numbers.rounding import Rounding
 from ..problem import Known, Left, LeftKind, NO_BIAS, Problem, Result, Right
-from ..simt.quantize import dequantize as dequantize_portably
+from ..simt.quantize import dequantize as dequantize_portably, quantize as quantize_portably
 from .max_tensors import (
     address_of,
     check_shape,
@@ -98,7 +98,7 @@ struct MXQuantize:
                 tensor_scales=0,
             )
             var queue = ContextQueue(context)
-            nvidia.quantize[dtype_code[dtype](), FORMAT_CODE](call, queue)
+            quantize_portably[dtype_code[dtype](), FORMAT_CODE](call, queue)
         else:
             _require_gfx950["mx_quantize", target]()
             check_shape("x", x, rows, k)

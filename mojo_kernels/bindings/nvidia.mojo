@@ -5,28 +5,16 @@ Arguments are valid by contract, see
 """
 
 from ..backend import has_hopper
-from ..calls import QuantizeCall
 from ..experts import ExpertsProblem, GroupedProblem
 from ..hopper import dispatch as hopper, moe as hopper_experts
 from ..hopper.host import gemm, moe
 from ..hopper.plan import Plan
 from ..launch.grid import Workspace
 from ..launch.queue import Queue
-from ..problem import ANY, Known, Problem
+from ..problem import Known, Problem
 from ..simt import experts as portable_experts
 from ..simt import dispatch as portable
 from ..simt.host import workspace_of as workspace_of_portable
-from ..simt.quantize import quantize as quantize_portably
-
-
-def quantize[
-    known_dtype: Int = ANY, known_format: Int = ANY
-](call: QuantizeCall, mut queue: Some[Queue]) raises:
-    """Quantizes [rows, k] floats into a plain operand."""
-    comptime if has_hopper():
-        hopper.quantize[known_dtype, known_format](call, queue)
-    else:
-        quantize_portably[known_dtype, known_format](call, queue)
 
 
 def multiply[

@@ -21,7 +21,6 @@ from mojo_kernels.bindings.nvidia import (
     multiply,
     multiply_experts,
     multiply_grouped,
-    quantize,
 )
 from mojo_kernels.bindings.nvidia_facts import plan_at
 from mojo_kernels.bindings.protocol import (
@@ -39,7 +38,7 @@ from mojo_kernels.bindings.record import numbers
 from mojo_kernels.launch.ptx_queue import PtxQueue
 from mojo_kernels.problem import Known
 from mojo_kernels.simt.prologue import gate_quantize, norm_quantize
-from mojo_kernels.simt.quantize import dequantize, relayout
+from mojo_kernels.simt.quantize import dequantize, quantize, relayout
 
 
 def _queue(mut args: Arguments) raises -> PtxQueue:

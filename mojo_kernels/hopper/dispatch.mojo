@@ -4,13 +4,11 @@ A problem is valid by contract: addresses on the device of the queue, checked si
 the tables.
 """
 
-from ..calls import QuantizeCall
 from ..launch.grid import Workspace
 from ..launch.queue import Queue
-from ..problem import ANY, Known, Problem
+from ..problem import Known, Problem
 from ..simt import dispatch as portable
-from ..simt.quantize import quantize as quantize_portably
-from . import gemm_rs_bf16 as rs_bf16, quantize as fast
+from . import gemm_rs_bf16 as rs_bf16
 from .host.gemm import takes_float_scales, takes_mxfp4_weights, takes_mxfp8, takes_nvfp4_weights
 from .host.gemm import takes_six_bits
 from .host.workspace import RoundedPlaces
@@ -74,13 +72,3 @@ def _rounded(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises -> Pro
         var base = queue.workspace(Workspace(0, places.num_bytes))
         found.left = round_rows(problem.left, m, k, places, base, queue)
     return found
-
-
-def quantize[
-    known_dtype: Int = ANY, known_format: Int = ANY
-](call: QuantizeCall, mut queue: Some[Queue]) raises:
-    """Quantizes [rows, k] floats into a plain operand."""
-    comptime if fast.may_support(known_dtype, known_format):
-        if fast.supports(call):
-            return fast.quantize(call, queue)
-    quantize_portably[known_dtype, known_format](call, queue)

@@ -30,6 +30,10 @@ from .formats import Format
 from .scales import E8M0_LARGEST, FLOAT32_NAN, Scale
 
 
+comptime LARGEST_CODE = Element.E2M1.largest()
+"""The largest number of the codes under E4M3 scales."""
+
+
 @fieldwise_init
 struct Rounding(Equatable, TrivialRegisterPassable, Writable):
     """The rule that picks a block's scale from its largest magnitude."""
@@ -129,13 +133,19 @@ def tensor_scale_from_amax(amax: UInt32) -> Float32:
 @always_inline
 def e4m3_scale_from_amax(amax: UInt32, tensor_scale: Float32) -> UInt8:
     """Returns the E4M3 scale of a block from the float32 bits of its largest magnitude."""
-    comptime LARGEST = Element.E2M1.largest()
+    var quotient = bitcast[DType.float32](amax) / (LARGEST_CODE * tensor_scale)
+    var code = round_divided[Element.E4M3](bitcast[DType.uint32](quotient))
+    return e4m3_scale_of_code(amax, code).cast[DType.uint8]()
+
+
+@always_inline
+def e4m3_scale_of_code(amax: UInt32, rounded: UInt32) -> UInt32:
+    """Returns the same, given the code that is nearest to that quotient."""
     comptime ONE = UInt32(Element.E4M3.bias << Element.E4M3.mantissa_bits)
     comptime NAN = UInt32(Element.E4M3.nan_code)
-    var scale = bitcast[DType.float32](amax) / (LARGEST * tensor_scale)
-    var code = max(round_divided[Element.E4M3](bitcast[DType.uint32](scale)), UInt32(1))
+    var code = max(rounded, UInt32(1))
     if amax == 0:
         code = ONE
     if amax >= UInt32(FloatBits[DType.float32].NOT_FINITE):
         code = NAN
-    return code.cast[DType.uint8]()
+    return code

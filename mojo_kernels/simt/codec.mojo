@@ -262,13 +262,6 @@ def is_nan_scale(scale: Float32) -> Bool:
 
 
 @always_inline
-def encode_over(x: Chunk, scale: Float32, element: Element) -> Codes:
-    """Returns the codes of a chunk under a float scale; zeros for a NaN block."""
-    var codes = with_signs(round_divided(abs(x) / scale, element)[0], x, element)
-    return Codes(0) if is_nan_scale(scale) else codes
-
-
-@always_inline
 def rounded_over(x: Chunk, scale: Float32, element: Element) -> Chunk:
     """Returns what the chunk encoded under a float scale stands for under a scale of one."""
     var unsigned = round_divided(abs(x) / scale, element)[1]

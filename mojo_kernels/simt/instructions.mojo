@@ -1,4 +1,4 @@
-"""Instructions of NVIDIA GPUs from Ampere on: tensor cores, and copies to shared memory.
+"""Instructions of NVIDIA GPUs from Ampere on: tensor cores, copies to shared memory, bytes of floats.
 
 Shared memory goes by 32-bit address, an offset in the group's own window. What a lane has of the
 tiles of a tensor core product:
@@ -30,6 +30,14 @@ def keep_branch():
 def here(x: UInt32) -> UInt32:
     """Returns x; the compiler cannot compute what follows from it earlier, and keep it."""
     return inlined_assembly["", UInt32, constraints="=r,0", has_side_effect=True](x)
+
+
+@always_inline
+def multiplied_here(x: UInt32, y: UInt32) -> UInt32:
+    """Returns two bfloat16 products, on a branch: they are not computed before it."""
+    return inlined_assembly[
+        "fma.rn.bf16x2 $0, $1, $2, $3;", UInt32, constraints="=r,r,r,r", has_side_effect=True
+    ](x, y, UInt32(0x80008000))
 
 
 @always_inline
@@ -100,6 +108,36 @@ def pick_bytes(a: UInt32, b: UInt32, selector: UInt32) -> UInt32:
     return inlined_assembly[
         "prmt.b32 $0, $1, $2, $3;", UInt32, constraints="=r,r,r,r", has_side_effect=False
     ](a, b, selector)
+
+
+@always_inline
+def round_two[type: StaticString](low: Float32, high: Float32) -> UInt32:
+    """Rounds two numbers to a type of the instruction set, nearest even, subnormals kept."""
+    return inlined_assembly[
+        "cvt.rn." + type + ".f32 $0, $1, $2;",
+        UInt32,
+        constraints="=r,f,f",
+        has_side_effect=False,
+    ](high, low)
+
+
+@always_inline
+def bytes_of_two[type: StaticString](low: Float32, high: Float32) -> UInt16:
+    """Rounds two numbers to a type of eight bits, nearest even; the largest is the last one."""
+    return inlined_assembly[
+        "cvt.rn.satfinite." + type + ".f32 $0, $1, $2;",
+        UInt16,
+        constraints="=h,f,f",
+        has_side_effect=False,
+    ](high, low)
+
+
+@always_inline
+def halves_of_bytes[type: StaticString](bytes: UInt16) -> UInt32:
+    """Returns two floats of eight bits, of a type of the instruction set, as float16 numbers."""
+    return inlined_assembly[
+        "cvt.rn.f16x2." + type + " $0, $1;", UInt32, constraints="=r,h", has_side_effect=False
+    ](bytes)
 
 
 @always_inline

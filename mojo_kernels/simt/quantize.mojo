@@ -1,56 +1,55 @@
-"""Quantize, dequantize and relayout: one thread a chunk of eight elements.
+"""Quantize, dequantize and relayout.
 
-    thread        0     1     2     3      4     5   ...
-    elements      0..7  8..15 ..    24..31 32..39
-    block         0     0     0     0      1     1
+To quantize, a thread has a pair of chunks of eight elements, or several:
+
+    thread        0      1       2       3    ...
+    elements      0..15  16..31  32..47  48..63
+    block         0      0       1       1
 
 Rows that follow each other without a gap are one long row: no division. Elements of as many bits
 share an instance of a kernel, which learns at run time which of them it works on. A block with a
-float scale, which may be a row or several, is quantized by a warp; so is a row of E4M3 scales.
+float scale, which may be a row or several, is quantized by some lanes, a warp or a group; so is a row
+of E4M3 scales. These read all twice: the second time it is near.
 """
 
 from layout import Coord
 from max.gpu import block_dim, block_idx, thread_idx
+from max.gpu.primitives.warp import shuffle_xor
+from max.gpu.sync import barrier
+from std.bit import log2_floor
 from std.math import ceildiv
 from std.memory import bitcast
 from std.sys import size_of
 
 from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
 from ..launch.grid import Grid
-from ..launch.queue import DevicePointer, Queue, device_pointer
+from ..launch.queue import DevicePointer, KernelStruct, Queue, device_pointer
 from ..layouts import LAYOUTS, OperandLayout, OperandShape, PADDING_SCALE, RUN_BYTES
 from ..layouts import code_rows, e4m3_bytes_of, e4m3_offset_in, padded_blocks, scale_rows
-from ..numbers.floats import FLOAT_TYPES, round_product_to, round_to
-from ..numbers.decode import decode
-from ..numbers.elements import Element
+from ..numbers.floats import FLOAT_TYPES, FloatBits, round_product_to, round_to
 from ..numbers.formats import E4M3_BLOCK, FORMATS, Format
 from ..numbers.formats import block_of, has_e4m3_scales, has_float_scales
 from ..numbers.formats import scale_bytes_of
-from ..numbers.rounding import float_scale_from_amax, tensor_scale_from_amax
-from ..numbers.scales import Scale
-from ..operands import Matrix
+from ..numbers.rounding import LARGEST_CODE, float_scale_from_amax
+from ..numbers.rounding import tensor_scale_from_amax
 from ..problem import ANY, may_be
 from .arguments import carry_of
-from .codec import (
-    BLOCK,
-    CHUNK_WORDS,
-    Chunk,
-    Codes,
-    LANES_PER_BLOCK,
-    WORD_BITS,
-    amax_of_lanes,
-    decode_chunk,
-    e4m3_scale_of_block,
-    element_of,
-    encode_chunk,
-    encode_over,
-    f32_of_scale,
-    finite_magnitude_of_chunk,
-    magnitude_of_chunk,
-    pack,
-    scale_of_block,
-)
+from .codec import BLOCK, amax_of_lanes, decode_chunk, element_of, f32_of_scale
+from ..tiles import in_shared
 from .host import CHUNK, VECTOR_BYTES
+from .encode import Divisor
+from .instructions import keep_branch
+from .pairs import (
+    LANES_PER_BLOCK,
+    PAIR,
+    encode_e4m3_block,
+    encode_pair,
+    finite_magnitude_of,
+    load_pair,
+    magnitude_of,
+    quantize_pair,
+    store_e4m3_scale,
+)
 from .views import PackedRows, flat_of, rows_of
 
 comptime THREADS = 256
@@ -87,108 +86,228 @@ def may_have_bits(known_format: Int, bits: Int) -> Bool:
     return False
 
 
-@always_inline
-def load_chunk[dtype: DType, //, aligned: Bool](x: Matrix[dtype], row: Int, column: Int) -> Chunk:
-    """Loads eight neighbours of a row as float32, which is exact."""
-    comptime if aligned:
-        var values = x.load[width=CHUNK, alignment=VECTOR_BYTES](Coord(row, column))
-        return values.cast[DType.float32]()
-    else:
-        var values = Chunk()
-        comptime for i in range(CHUNK):
-            values[i] = x[row, column + i].cast[DType.float32]()
-        return values
-
-
-@always_inline
-def store_chunk[bits: Int](first: DevicePointer[DType.uint32], chunk: Int, codes: Codes):
-    """Stores the codes of a chunk, behind those of the chunks before it."""
-    var words = pack[bits](codes)
-    comptime WORDS = CHUNK_WORDS[bits]
-    comptime if CHUNK * bits == WORDS * WORD_BITS:
-        rows_of(first, WORDS).store[alignment=4 * WORDS](Coord(chunk, 0), words)
-    else:
-        comptime HALVES = CHUNK * bits // 16
-        comptime for i in range(HALVES):
-            var half = (words[i // 2] >> UInt32(i % 2 * 16)).cast[DType.uint16]()
-            rows_of(first.unsafe_bitcast[UInt16](), HALVES)[chunk, i] = half
-
-
 def quantize_chunks[
     dtype: DType, bits: Int, aligned: Bool
 ](
     x: DevicePointer[dtype],
     codes: DevicePointer[DType.uint32],
     scales: DevicePointer[DType.uint8],
-    num_chunks: Int64,
-    chunks_per_row: Int64,
+    num_pairs: Int64,
+    row_pairs: Int64,
     row_stride: Int64,
     format: Int32,
     carry: UInt32,
 ):
-    """Quantizes one chunk a thread; four lanes share a block and its scale."""
+    """Quantizes a pair of chunks a thread; two lanes share a block and its scale."""
     # Whole blocks are in or out of range together; lanes outside repeat the last block's.
-    var chunk = global_thread()
-    var last_block = Int(num_chunks) - LANES_PER_BLOCK
-    var in_range = chunk < Int(num_chunks)
+    var pair = global_thread()
+    var in_range = pair < Int(num_pairs)
     if not in_range:
-        chunk = last_block + chunk % LANES_PER_BLOCK
+        pair = Int(num_pairs) - LANES_PER_BLOCK + pair % LANES_PER_BLOCK
 
-    var row, row_chunk = 0, chunk
-    if chunks_per_row != num_chunks:
-        row, row_chunk = divmod(chunk, Int(chunks_per_row))
-    var values = load_chunk[aligned](rows_of(x, Int(row_stride)), row, row_chunk * CHUNK)
-
+    var row, row_pair = 0, pair
+    if row_pairs != num_pairs:
+        row, row_pair = divmod(pair, Int(row_pairs))
+    var values = load_pair[aligned](x.unsafe_offset(row * Int(row_stride) + row_pair * PAIR))
     var element = element_of[bits](format)
-    var scale = scale_of_block(values, carry, element)
-    if in_range:
-        store_chunk[bits](
-            codes, chunk, encode_chunk[dtype != DType.float32](values, scale, element)
+    quantize_pair[bits](values, codes, scales, pair, in_range, carry, element)
+
+
+comptime AT_ONCE = 4
+"""Pairs whose loads a thread has on the way."""
+
+
+@fieldwise_init
+struct FloatBlocks(KernelStruct):
+    """Blocks of rows, or of parts of them, and the threads that quantize each together, by pairs.
+    """
+
+    var rows: UInt32
+    var row_pairs: UInt32
+    var row_stride: Int
+    var row_bits: UInt32
+    """Rows of a block, as an exponent."""
+    var pair_bits: UInt32
+    """Pairs of a row of a block, as an exponent."""
+    var k_blocks: UInt32
+    """Blocks of a row."""
+    var log_lanes: UInt32
+    """Threads of a block, as an exponent: some of a warp, a warp, or all of a group."""
+
+    @staticmethod
+    def of(call: QuantizeCall) -> Self:
+        """Returns those of a call: short rows have a warp each, others a group."""
+        comptime MOST_BITS = 31
+        var shape, row_pairs = block_of(call.format), call.k // PAIR
+        var is_short = shape.row_bits == 0 and row_pairs <= WARP_THREADS * AT_ONCE // 2
+        var log_lanes = LOG2_WARP if is_short else log2_floor(THREADS)
+        var pair_bits = min(shape.k_bits - log2_floor(PAIR), MOST_BITS)
+        if shape.row_bits == 0 and pair_bits < log_lanes:
+            log_lanes = pair_bits
+        return Self(
+            UInt32(call.rows),
+            UInt32(row_pairs),
+            call.row_stride,
+            UInt32(shape.row_bits),
+            UInt32(pair_bits),
+            UInt32(shape.k_blocks(call.k)),
+            UInt32(log_lanes),
         )
-        if chunk % LANES_PER_BLOCK == 0:
-            flat_of(scales)[chunk // LANES_PER_BLOCK] = scale.cast[DType.uint8]()
+
+    def grid(self) -> Grid:
+        """Returns the groups of all blocks."""
+        var blocks = ceildiv(Int(self.rows), 1 << Int(self.row_bits)) * Int(self.k_blocks)
+        return Grid(ceildiv(blocks << Int(self.log_lanes), THREADS), threads=THREADS)
+
+    @always_inline
+    def lane(self) -> UInt32:
+        """Returns which of a block's threads this one is."""
+        return UInt32(thread_idx.x) & ((UInt32(1) << self.log_lanes) - 1)
+
+    @always_inline
+    def block(self) -> UInt32:
+        """Returns the block of this thread; no device holds 2**32 of them."""
+        var group = UInt32(block_idx.x) << (UInt32(log2_floor(THREADS)) - self.log_lanes)
+        return group + (UInt32(thread_idx.x) >> self.log_lanes)
+
+    @always_inline
+    def pairs[dtype: DType, //](self, x: DevicePointer[dtype]) -> PairsOfThread[dtype]:
+        """Returns the pairs of this thread: below each other, or of one row."""
+        var row_block, k_block = self.block(), UInt32(0)
+        if self.k_blocks > 1:
+            row_block, k_block = divmod(row_block, self.k_blocks)
+        var row = (row_block << self.row_bits) + (self.lane() >> self.pair_bits)
+        var first_pair = k_block << self.pair_bits
+        var pair = first_pair + (self.lane() & ((UInt32(1) << self.pair_bits) - 1))
+        var log_step, begin, end = self.log_lanes, pair, first_pair + (1 << self.pair_bits)
+        end = min(end, self.row_pairs)
+        var step, place_step = PAIR << Int(log_step), 1 << Int(log_step)
+        if self.row_bits > 0:
+            log_step -= self.pair_bits
+            begin, end = row, min(self.rows, (row_block + 1) << self.row_bits)
+            step, place_step = self.row_stride << Int(log_step), Int(self.row_pairs) << Int(
+                log_step
+            )
+        var count = (Int32(end - begin) + (1 << Int32(log_step)) - 1) >> Int32(log_step)
+        var is_inside = row < self.rows and pair < self.row_pairs
+        return PairsOfThread(
+            x.unsafe_offset(Int(row) * self.row_stride + Int(pair) * PAIR),
+            step,
+            Int(row) * Int(self.row_pairs) + Int(pair),
+            place_step,
+            count if is_inside else 0,
+        )
+
+    @always_inline
+    def largest(self, amax: UInt32) -> UInt32:
+        """Returns the largest of all threads of a block; all of a group call it."""
+        comptime FEWEST = log2_floor(Format.FP8_BLOCK.block_k // PAIR)
+        var found = amax_of_lanes[FEWEST](amax)
+        if self.log_lanes > UInt32(FEWEST):
+            comptime for step in range(FEWEST, LOG2_WARP):
+                found = max(found, shuffle_xor(found, UInt32(1 << step)))
+        if self.log_lanes > UInt32(LOG2_WARP):
+            found = amax_of_warps(found)
+        return found
+
+
+@always_inline
+def amax_of_warps(amax: UInt32) -> UInt32:
+    """Returns the largest of the numbers of the warps of a group, all of whose threads call it."""
+    var shared = in_shared[DType.uint32, 1, THREADS // WARP_THREADS]()
+    var warp, lane = divmod(UInt32(thread_idx.x), UInt32(WARP_THREADS))
+    if lane == 0:
+        shared[Int(warp)] = amax
+    barrier()
+    var largest = shared[0][0]
+    comptime for i in range(1, THREADS // WARP_THREADS):
+        if i * WARP_THREADS < Int(block_dim.x):
+            largest = max(largest, shared[i][0])
+    return largest
+
+
+@fieldwise_init
+struct PairsOfThread[dtype: DType](TrivialRegisterPassable):
+    """The pairs of a block that a thread has, equally far from each other."""
+
+    var first: DevicePointer[Self.dtype]
+    var step: Int
+    """Elements from one to the next."""
+    var place: Int
+    """Of the first, among the pairs of the operand."""
+    var place_step: Int
+    var count: Int32
+
+    @always_inline
+    def load[aligned: Bool](self, index: Int32) -> SIMD[Self.dtype, PAIR]:
+        """Loads one of them."""
+        return load_pair[aligned](self.first.unsafe_offset(Int(index) * self.step))
+
+    @always_inline
+    def magnitude[aligned: Bool](self) -> UInt32:
+        """Returns the float32 bits of the largest magnitude of all, several on the way at once.
+
+        What is read again soon is near: nothing is kept.
+        """
+        var amax = UInt32(0)
+        for first in range(Int32(0), self.count, Int32(AT_ONCE)):
+            var batch = Array[SIMD[Self.dtype, PAIR], AT_ONCE](uninitialized=True)
+            comptime for i in range(AT_ONCE):
+                batch[i] = SIMD[Self.dtype, PAIR](0)
+                if first + Int32(i) < self.count:
+                    batch[i] = self.load[aligned](first + Int32(i))
+            comptime for i in range(AT_ONCE):
+                amax = max(amax, magnitude_of(batch[i]))
+        return amax
+
+    @always_inline
+    def finite_magnitude[aligned: Bool](self) -> UInt32:
+        """Returns the same of those that are finite, 0 for none."""
+        var amax = self.magnitude[aligned]()
+        if amax >= UInt32(FloatBits[DType.float32].NOT_FINITE):
+            keep_branch()
+            amax = 0
+            for i in range(self.count):
+                amax = max(amax, finite_magnitude_of(self.load[aligned](i)))
+        return amax
+
+    @always_inline
+    def place_of(self, index: Int32) -> Int:
+        """Returns where the codes of one go."""
+        return self.place + Int(index) * self.place_step
 
 
 def quantize_float_blocks[
-    dtype: DType, aligned: Bool
+    dtype: DType, aligned: Bool, is_one_pair: Bool
 ](
     x: DevicePointer[dtype],
     codes: DevicePointer[DType.uint32],
     scales: DevicePointer[DType.float32],
-    rows: Int64,
-    k: Int64,
-    row_stride: Int64,
+    blocks: FloatBlocks,
     format: Int32,
     is_power: UInt32,
 ):
-    """Quantizes one block with a float scale a warp: reads it twice."""
-    var warp, lane = divmod(global_thread(), WARP_THREADS)
-    var block, chunks_per_row = block_of(Int(format)), Int(k) // CHUNK
-    var row_block, k_block = divmod(warp, block.k_blocks(Int(k)))
-    if row_block >= block.row_blocks(Int(rows)):
-        return
-    var first_row = row_block << block.row_bits
-    var num_rows = min(Int(rows) - first_row, 1 << block.row_bits)
-    var first_chunk = (k_block << block.k_bits) // CHUNK
-    var num_chunks = min(chunks_per_row - first_chunk, (1 << block.k_bits) // CHUNK)
-
-    var source = rows_of(x, Int(row_stride))
-    var amax = UInt32(0)
-    for i in range(lane, num_rows * num_chunks, WARP_THREADS):
-        var row, chunk = divmod(i, num_chunks)
-        var values = load_chunk[aligned](source, first_row + row, (first_chunk + chunk) * CHUNK)
-        amax = max(amax, magnitude_of_chunk(values))
+    """Quantizes blocks with a float scale; threads have several pairs of one, or one at most."""
     comptime BITS = 8
-    var element = element_of[BITS](format)
-    var scale = float_scale_from_amax(amax_of_lanes[LOG2_WARP](amax), element, is_power != 0)
-    if lane == 0:
-        flat_of(scales)[warp] = scale
-
-    for i in range(lane, num_rows * num_chunks, WARP_THREADS):
-        var row, chunk = divmod(i, num_chunks)
-        var values = load_chunk[aligned](source, first_row + row, (first_chunk + chunk) * CHUNK)
-        var place = (first_row + row) * chunks_per_row + first_chunk + chunk
-        store_chunk[BITS](codes, place, encode_over(values, scale, element))
+    var pairs, element = blocks.pairs(x), element_of[BITS](format)
+    var pair = SIMD[dtype, PAIR](0)
+    var amax: UInt32
+    comptime if is_one_pair:
+        if pairs.count > 0:
+            pair = pairs.load[aligned](0)
+        amax = magnitude_of(pair)
+    else:
+        amax = pairs.magnitude[aligned]()
+    var scale = float_scale_from_amax(blocks.largest(amax), element, is_power != 0)
+    if blocks.lane() == 0 and pairs.count > 0:
+        flat_of(scales)[Int(blocks.block())] = scale
+    var divisor = Divisor(scale)
+    comptime if is_one_pair:
+        if pairs.count > 0:
+            encode_pair[BITS](codes, pairs.place, pair, divisor, element)
+    else:
+        for i in range(pairs.count):
+            encode_pair[BITS](codes, pairs.place_of(i), pairs.load[aligned](i), divisor, element)
 
 
 def quantize_e4m3_rows[
@@ -198,43 +317,29 @@ def quantize_e4m3_rows[
     codes: DevicePointer[DType.uint32],
     scales: DevicePointer[DType.uint8],
     tensor_scales: DevicePointer[DType.float32],
-    rows: Int64,
-    k: Int64,
-    row_stride: Int64,
+    blocks: FloatBlocks,
     are_given: UInt32,
 ):
-    """Quantizes one row with E4M3 scales a warp, under a given tensor scale or its own."""
-    var row, lane = divmod(global_thread(), WARP_THREADS)
-    if row >= Int(rows):
-        return
-    var source, num_chunks = rows_of(x, Int(row_stride)), Int(k) // CHUNK
+    """Quantizes rows with E4M3 scales under a given tensor scale or their own."""
+    comptime Encoding = Format.NVFP4
+    var pairs, row, lane = blocks.pairs(x), Int(blocks.block()), Int(blocks.lane())
     var tensor_scale: Float32
     if are_given != 0:
-        tensor_scale = flat_of(tensor_scales)[row]
+        tensor_scale = flat_of(tensor_scales)[min(row, Int(blocks.rows) - 1)]
     else:
-        var amax = UInt32(0)
-        for chunk in range(lane, num_chunks, WARP_THREADS):
-            var values = load_chunk[aligned](source, row, chunk * CHUNK)
-            amax = max(amax, finite_magnitude_of_chunk(values))
-        tensor_scale = tensor_scale_from_amax(amax_of_lanes[LOG2_WARP](amax))
+        var amax = pairs.finite_magnitude[aligned]()
+        tensor_scale = tensor_scale_from_amax(blocks.largest(amax))
 
-    comptime Encoding = Format.NVFP4
-    var first_scale = row * Encoding.scale_row_bytes(Int(k))
-    for first in range(0, num_chunks, WARP_THREADS):
-        # Lanes past the end keep others company: blocks are in range or not.
-        var chunk = min(first + lane, num_chunks - 1)
-        var values = load_chunk[aligned](source, row, chunk * CHUNK)
-        var byte = e4m3_scale_of_block(magnitude_of_chunk(values), tensor_scale)
-        var scale = decode[Element.E4M3](byte.cast[DType.uint32]())
-        if first + lane < num_chunks:
-            var encoded = encode_over(values, scale * tensor_scale, materialize[Encoding.element]())
-            store_chunk[Encoding.element.bits](codes, row * num_chunks + chunk, encoded)
-            var block, within = divmod(chunk * CHUNK, Encoding.block_k)
-            if within == 0:
-                flat_of(scales)[first_scale + block] = byte
-    if lane < Encoding.scale.row_bytes:
+    var row_pairs = Int(blocks.row_pairs)
+    var to = scales.unsafe_offset(row * Encoding.scale_row_bytes(row_pairs * PAIR) + lane)
+    var six = Divisor(LARGEST_CODE * tensor_scale)
+    for i in range(pairs.count):
+        var pair = pairs.load[aligned](i)
+        var scale = store_e4m3_scale(to, Int(i) * pairs.place_step, pair, six) * tensor_scale
+        encode_e4m3_block(codes, pairs.place_of(i), pair, scale)
+    if lane < Encoding.scale.row_bytes and row < Int(blocks.rows):
         var bits = bitcast[DType.uint32](tensor_scale) >> UInt32(8 * lane)
-        flat_of(scales)[first_scale + Int(k) // Encoding.block_k + lane] = bits.cast[DType.uint8]()
+        flat_of(to)[row_pairs] = bits.cast[DType.uint8]()
 
 
 def quantize[
@@ -264,14 +369,14 @@ def _quantize[
     else:
         if has_e4m3_scales(call.format):
             return _quantize_e4m3_rows[dtype, aligned](call, queue)
-    var num_chunks = call.rows * call.k // CHUNK
+    var num_pairs = call.rows * call.k // PAIR
     queue.launch[quantize_chunks[dtype, bits, aligned]](
-        Grid(ceildiv(num_chunks, THREADS), threads=THREADS),
+        Grid(ceildiv(num_pairs, THREADS), threads=THREADS),
         device_pointer[dtype](call.values),
         device_pointer[DType.uint32](call.codes),
         device_pointer[DType.uint8](call.scales),
-        Int64(num_chunks),
-        Int64(num_chunks if call.row_stride == call.k else call.k // CHUNK),
+        Int64(num_pairs),
+        Int64(num_pairs if call.row_stride == call.k else call.k // PAIR),
         Int64(call.row_stride),
         Int32(call.format),
         carry_of(call.format, call.rounding),
@@ -282,33 +387,32 @@ def _quantize_float_blocks[
     dtype: DType, aligned: Bool
 ](call: QuantizeCall, mut queue: Some[Queue]) raises:
     """Launches `quantize_float_blocks`."""
-    var blocks = scale_bytes_of(call.format, call.rows, call.k) // Scale.FLOAT32.bytes
-    queue.launch[quantize_float_blocks[dtype, aligned]](
-        Grid(ceildiv(blocks * WARP_THREADS, THREADS), threads=THREADS),
-        device_pointer[dtype](call.values),
-        device_pointer[DType.uint32](call.codes),
-        device_pointer[DType.float32](call.scales),
-        Int64(call.rows),
-        Int64(call.k),
-        Int64(call.row_stride),
-        Int32(call.format),
-        carry_of(call.format, call.rounding),
-    )
+    var blocks = FloatBlocks.of(call)
+    comptime for is_one_pair in [True, False]:
+        if (Int(blocks.log_lanes) < LOG2_WARP) == is_one_pair:
+            queue.launch[quantize_float_blocks[dtype, aligned, is_one_pair]](
+                blocks.grid(),
+                device_pointer[dtype](call.values),
+                device_pointer[DType.uint32](call.codes),
+                device_pointer[DType.float32](call.scales),
+                blocks,
+                Int32(call.format),
+                carry_of(call.format, call.rounding),
+            )
 
 
 def _quantize_e4m3_rows[
     dtype: DType, aligned: Bool
 ](call: QuantizeCall, mut queue: Some[Queue]) raises:
     """Launches `quantize_e4m3_rows`."""
+    var blocks = FloatBlocks.of(call)
     queue.launch[quantize_e4m3_rows[dtype, aligned]](
-        Grid(ceildiv(call.rows * WARP_THREADS, THREADS), threads=THREADS),
+        blocks.grid(),
         device_pointer[dtype](call.values),
         device_pointer[DType.uint32](call.codes),
         device_pointer[DType.uint8](call.scales),
         device_pointer[DType.float32](call.tensor_scales),
-        Int64(call.rows),
-        Int64(call.k),
-        Int64(call.row_stride),
+        blocks,
         UInt32(1 if call.tensor_scales != 0 else 0),
     )
 
@@ -339,7 +443,7 @@ def dequantize_chunks[
         var scale = packed.float_scale(row, row_chunk * CHUNK, block_of(Int(format)))
         rounded = round_product_to[dtype](values, scale)
     else:
-        var byte = packed.scale(row, row_chunk // LANES_PER_BLOCK)
+        var byte = packed.scale(row, row_chunk * CHUNK // BLOCK)
         # Exact, for a scale is a power of two.
         rounded = round_to[dtype](values * f32_of_scale(byte.cast[DType.uint32]()))
     rows_of(output, CHUNK).store[alignment=VECTOR_BYTES](Coord(chunk, 0), rounded)

@@ -265,14 +265,19 @@ def eight_bits(kind: str) -> Value:
 BYTES = {kind: eight_bits(kind) for kind in ("e4m3", "e5m2")}
 
 
-def to_e4m3(x: np.ndarray) -> Value:
-    """Rounds numbers to E4M3 bytes, nearest even, the largest one at most."""
-    size = np.minimum(np.abs(x.astype(np.float64)), 448.0)
+MINIFLOATS = {"e4m3": (448.0, -6, 3, 0x7F), "e5m2": (57344.0, -14, 2, 0x7C)}
+"""The largest number, the smallest regular exponent, mantissa bits, the first code of no number."""
+
+
+def to_byte(x: np.ndarray, kind: str) -> Value:
+    """Rounds numbers to E4M3 or E5M2 bytes, nearest even, the largest one at most."""
+    largest, smallest, bits, end = MINIFLOATS[kind]
+    size = np.minimum(np.abs(x.astype(np.float64)), largest)
     size = np.where(np.isnan(size), 0.0, size)
     _, exponent = np.frexp(size)
-    # Numbers of one exponent lie 2^-3 of it apart; those below the smallest one, as those of it.
-    step = np.ldexp(1.0, np.maximum(exponent - 1, -6) - 3)
-    code = np.searchsorted(BYTES["e4m3"][:127], np.rint(size / step) * step)
+    # Numbers of one exponent lie equally far apart; those below the smallest one, as those of it.
+    step = np.ldexp(1.0, np.maximum(exponent - 1, smallest) - bits)
+    code = np.searchsorted(BYTES[kind][:end], np.rint(size / step) * step)
     code = np.where(np.isnan(x), 127, code)
     return code.astype(np.uint16) | np.signbit(x).astype(np.uint16) << 7
 
@@ -302,14 +307,14 @@ def convert(op: str) -> Callable:
         return lambda x: bits_of(from_bfloat16(x).astype(FLOATS[int(to[1:])]))
     if to == "bf16":
         return lambda x: to_bfloat16(typed(x, source).astype(np.float32))
-    if to == "e4m3x2" and "satfinite" in parts:
+    if to in ("e4m3x2", "e5m2x2") and "satfinite" in parts:
         if source == "f16x2":
             return lambda x: joined_bytes(
-                to_e4m3((x >> 16).astype(np.uint16).view(np.float16)),
-                to_e4m3((x & 0xFFFF).astype(np.uint16).view(np.float16)),
+                to_byte((x >> 16).astype(np.uint16).view(np.float16), to[:4]),
+                to_byte((x & 0xFFFF).astype(np.uint16).view(np.float16), to[:4]),
             )
         return lambda high, low: joined_bytes(
-            to_e4m3(high.view(np.float32)), to_e4m3(low.view(np.float32))
+            to_byte(high.view(np.float32), to[:4]), to_byte(low.view(np.float32), to[:4])
         )
     if to in ("e4m3x2", "e5m2x2"):
         raise NotImplementedError(op)

@@ -2,7 +2,7 @@
 
 from std.sys._assembly import inlined_assembly
 
-from ...simt.instructions import pick_bytes
+from ...simt.instructions import halves_of_bytes, pick_bytes, round_two
 
 comptime BF16_MANTISSA_BITS = 7
 """Mantissa bits of bfloat16."""
@@ -133,28 +133,6 @@ def limit_magnitude(a: UInt32, largest: UInt32) -> UInt32:
 
 
 @always_inline
-def round_two[type: StaticString](low: Float32, high: Float32) -> UInt32:
-    """Rounds two numbers to a type of the instruction set, nearest even, subnormals kept."""
-    return inlined_assembly[
-        "cvt.rn." + type + ".f32 $0, $1, $2;",
-        UInt32,
-        constraints="=r,f,f",
-        has_side_effect=False,
-    ](high, low)
-
-
-@always_inline
-def bytes_of_two[type: StaticString](low: Float32, high: Float32) -> UInt16:
-    """Rounds two numbers to a type of eight bits, nearest even; the largest is the last one."""
-    return inlined_assembly[
-        "cvt.rn.satfinite." + type + ".f32 $0, $1, $2;",
-        UInt16,
-        constraints="=h,f,f",
-        has_side_effect=False,
-    ](high, low)
-
-
-@always_inline
 def bytes_of_halves[type: StaticString](halves: UInt32) -> UInt16:
     """Rounds two float16 numbers to a type of eight bits, nearest even; the largest is the last."""
     return inlined_assembly[
@@ -163,14 +141,6 @@ def bytes_of_halves[type: StaticString](halves: UInt32) -> UInt16:
         constraints="=h,r",
         has_side_effect=False,
     ](halves)
-
-
-@always_inline
-def halves_of_bytes[type: StaticString](bytes: UInt16) -> UInt32:
-    """Returns two floats of eight bits, of a type of the instruction set, as float16 numbers."""
-    return inlined_assembly[
-        "cvt.rn.f16x2." + type + " $0, $1;", UInt32, constraints="=r,h", has_side_effect=False
-    ](bytes)
 
 
 @always_inline

@@ -15,12 +15,18 @@ from ...numbers.elements import Element
 from ...numbers.scales import E8M0_NAN
 from ...simt.arguments import Activations
 from ...simt.codec import Chunk, LANES_PER_BLOCK, amax_of_lanes, f32_of_inverse_scale, f32_of_scale
-from ...simt.codec import decode_chunk, magnitude_of_chunk, rounded_values, scale_of_magnitude
+from ...simt.codec import (
+    decode_chunk,
+    magnitude_of_chunk,
+    rounded_values,
+    scale_of_magnitude,
+)
+from ...simt.encode import bytes_of
 from ...simt.host import CHUNK
 from ...simt.views import PackedRows, flat_of, rows_of
 from ..codec import packed_magnitude
 from ..host.workspace import LANE_CHUNKS
-from ..instructions.packed import WORD_PAIRS, bytes_of_two
+from ..instructions.packed import WORD_PAIRS
 from ..layout import BLOCK
 from .codes import (
     BYTE_MAGNITUDES,
@@ -153,7 +159,7 @@ def _encode[element: Element](x: Chunk, scale: UInt32) -> Bytes:
         words = _bytes_of_elements[element](rounded_values(x, scale, materialize[element]()))
     else:
         # A power of two: what it makes inexact is far below the smallest code.
-        words = rounded(x * f32_of_inverse_scale(scale))
+        words = bytes_of["e4m3x2"](x * f32_of_inverse_scale(scale))
     return Bytes(0) if scale == UInt32(E8M0_NAN) else words
 
 
@@ -169,7 +175,7 @@ def _bytes_of_sixes[element: Element](a: Activations, row: Int, chunk: Int) -> B
 def _bytes_of_elements[element: Element](values: Chunk) -> Bytes:
     """Returns the bytes of elements that E4M3 holds with a power of two, under a smaller scale."""
     comptime POWER = Float32(1 << e4m3_power(element))
-    return rounded(values * POWER)
+    return bytes_of["e4m3x2"](values * POWER)
 
 
 @always_inline
@@ -180,14 +186,3 @@ def scale_of_bytes[element: Element](scale: UInt32) -> UInt32:
         return scale if scale == UInt32(E8M0_NAN) else scale - POWER
     else:
         return scale
-
-
-@always_inline
-def rounded(x: Chunk) -> Bytes:
-    """Returns the nearest codes."""
-    var words = Bytes()
-    comptime for i in range(2):
-        var low = bytes_of_two["e4m3x2"](x[4 * i], x[4 * i + 1]).cast[DType.uint32]()
-        var high = bytes_of_two["e4m3x2"](x[4 * i + 2], x[4 * i + 3]).cast[DType.uint32]()
-        words[i] = low | (high << 16)
-    return words

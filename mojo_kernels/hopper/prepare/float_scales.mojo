@@ -20,6 +20,7 @@ from ...numbers.formats import BlockShape, block_of
 from ...numbers.rounding import float_scale_from_amax
 from ...simt.arguments import Activations, Result, Weights
 from ...simt.codec import Chunk, amax_of_lanes, is_nan_scale
+from ...simt.encode import bytes_of
 from ...simt.host import CHUNK
 from ...simt.views import flat_of
 from ..epilogue.fallback import RowOctet, compute_marked
@@ -28,7 +29,7 @@ from ..host.gemm import Scaling
 from ..host.workspace import LANE_CHUNKS, PREPARE_WARPS as WARPS
 from ..instructions.warp import keep_branch
 from .codes import Bytes
-from .e4m3 import ELEMENT, LOG_STEP_CHUNKS, magnitude_of, rounded
+from .e4m3 import ELEMENT, LOG_STEP_CHUNKS, magnitude_of
 from .kernel import ANY_CHUNKS, PreparedOperands
 from .source import LaneOfRow, load_floats
 from .stages import STEP_CHUNKS
@@ -262,4 +263,4 @@ def _encode(x: Chunk, scale: Float32) -> Bytes:
     comptime for _ in range(2):
         var remainders = (-quotients).fma(Chunk(mantissa), values)
         quotients = remainders.fma(inverse, quotients)
-    return Bytes(0) if is_nan_scale(scale) else rounded(quotients)
+    return Bytes(0) if is_nan_scale(scale) else bytes_of["e4m3x2"](quotients)

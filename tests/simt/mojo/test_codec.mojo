@@ -17,16 +17,17 @@ from mojo_kernels.numbers.formats import FORMATS, Format
 from mojo_kernels.numbers.rounding import Rounding, scale_from_amax
 from mojo_kernels.numbers.scales import E8M0_NAN, FLOAT32_NAN, Scale
 from mojo_kernels.simt.arguments import carry_of
-from mojo_kernels.simt.codec import ANY_BITS, Chunk, Codes, decode_chunk, element_of
+from mojo_kernels.simt.codec import ANY_BITS, Chunk, ChunkWords, Codes, decode_chunk
 from mojo_kernels.simt.codec import (
+    element_of,
     encode_chunk,
-    encode_over,
     pack,
     rounded_over,
     rounded_values,
     scale_of_magnitude,
     unpack,
 )
+from mojo_kernels.simt.encode import Divisor, encoded, encoded_over
 from mojo_kernels.simt.host import CHUNK
 
 comptime ELEMENTS = _formats_of_all_elements()
@@ -81,6 +82,8 @@ def assert_chunk[known: Element, narrow: Bool](x: Chunk, scale: Int, element: El
         var codes = encode_chunk[narrow](signed, UInt32(scale), element)
         assert_true(codes.eq(expected.cast[DType.uint32]()).reduce_and(), "another code")
         assert_equal(unpack[known.bits](pack[known.bits](codes)) & MASK, codes)
+        var packed = encoded[known.bits, narrow](signed, UInt32(scale), element)
+        assert_equal(unpack[known.bits](packed) & MASK, codes)
         var values = decode[known](codes)
         var rounded = rounded_values(signed, UInt32(scale), element)
         assert_true(rounded.eq(values).reduce_and(), "another value")
@@ -168,7 +171,9 @@ def test_every_bfloat16_under_float_scales_has_the_same_code() raises:
                 for sign in range(2):
                     var x = widened[DType.bfloat16](first)
                     x = -x if sign else x
-                    var codes = encode_over(x, scale, element)
+                    var divisor = Divisor(scale)
+                    var words = encoded_over[8, True](divisor.lifted(x), divisor, element)
+                    var codes = unpack[8](words) & 0xFF
                     var expected = encode_over_on_cpu[known](x, scale).cast[DType.uint32]()
                     assert_true(codes.eq(expected).reduce_and(), "another code")
                     var rounded = rounded_over(x, scale, element)
@@ -183,7 +188,7 @@ def test_a_block_without_a_scale_has_zeros() raises:
         assert_equal(encode_chunk[False](x, UInt32(E8M0_NAN), element), Codes(0))
         assert_equal(abs(rounded_values(x, UInt32(E8M0_NAN), element)), Chunk(0))
         var no_scale = bitcast[DType.float32](UInt32(FLOAT32_NAN))
-        assert_equal(encode_over(x, no_scale, element), Codes(0))
+        assert_equal(encoded_over[8, True](x, Divisor(no_scale), element), ChunkWords[8](0))
         assert_equal(abs(rounded_over(x, no_scale, element)), Chunk(0))
 
 
