@@ -12,8 +12,6 @@ from .scales import E8M0_NAN
 
 comptime MAGNITUDE_CODE = 7
 """Mask of a code's magnitude; also the code of the largest magnitude."""
-comptime SIGN_CODE = 8
-"""The sign bit of a code."""
 comptime NUM_CODES = 16
 """Number of E2M1 codes."""
 
