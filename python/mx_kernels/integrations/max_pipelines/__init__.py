@@ -19,6 +19,8 @@ to, MXFP4 without it.
 
 from __future__ import annotations
 
+from typing import Any
+
 try:
     from mx_kernels.integrations.max_pipelines.encoders import ENCODERS
     from mx_kernels.integrations.max_pipelines.models import DECODERS
@@ -28,6 +30,6 @@ except ImportError as error:
         'asks for; run `pip install "mx_kernels[max-serve]"` in an environment of its own'
     ) from error
 
-ARCHITECTURES = [*DECODERS, *ENCODERS]
+ARCHITECTURES: list[Any] = [*DECODERS, *ENCODERS]
 
 __all__ = ["ARCHITECTURES"]

@@ -29,19 +29,19 @@ POOLER = "pooler."
 """What sentence embeddings do without."""
 
 
-class MXBertConfig(BertModelConfig):
+class _BertConfig(BertModelConfig):
     """What an encoder is, from the config of its checkpoint."""
 
     DEFAULT_ENCODING = DEFAULT_ENCODING
 
 
-class MXEncoder(BertModel):
+class _BertEncoder(BertModel):
     """MAX's encoder, with a mean of its own.
 
     On a CPU MAX's compiler takes the sum of a broadcast mask for 1, and the mean becomes a sum.
     """
 
-    def __init__(self, config: MXBertConfig):
+    def __init__(self, config: Any):
         super().__init__(config)
         self.has_mean: bool = self.pool_outputs
         self.pool_outputs = False
@@ -63,25 +63,25 @@ class MXEncoder(BertModel):
 class MXBert(BertPipelineModel):
     """The pipeline of an encoder."""
 
-    model_config_cls = MXBertConfig
+    model_config_cls = _BertConfig
 
     def _load_state_dict(self) -> dict[str, Any]:
         """Returns the weights under the names that MAX has for them."""
         weights = adapt({}, self.huggingface_config, self.pipeline_config)
-        self.state_dict = {
+        self.state_dict: dict[str, Any] = {
             name.replace(".LayerNorm.", ".layer_norm."): value
             for name, value in weights.items()
             if not name.startswith(POOLER) and not name.endswith(".position_ids")
         }
         return self.state_dict
 
-    def _create_model_config(self, state_dict: dict[str, Any]) -> MXBertConfig:
+    def _create_model_config(self, state_dict: dict[str, Any]) -> _BertConfig:
         """Returns what the encoder is."""
-        return self.arch_config_as(MXBertConfig)
+        return self.arch_config_as(_BertConfig)
 
-    def graph_specs(self, model_config: MXBertConfig) -> dict[str, GraphSpec]:
+    def graph_specs(self, model_config: Any) -> dict[str, GraphSpec]:
         """Returns the encoder's graph, with the library of our ops."""
-        encoder = MXEncoder(model_config)
+        encoder = _BertEncoder(model_config)
         activations = activations_said_by(self.huggingface_config)
         state = State(self.state_dict, model_config.device, model_config.dtype, activations)
         _put_into(encoder, "", state)
@@ -101,11 +101,11 @@ def _put_into(module: Module, prefix: str, state: State) -> None:
             _put_into(child, f"{path}.", state)
 
 
-ENCODERS = [
+ENCODERS: list[Any] = [
     dataclasses.replace(
         bert_arch,
         pipeline_model=MXBert,
-        config=MXBertConfig,
+        config=_BertConfig,
         default_encoding=DEFAULT_ENCODING,
     )
 ]

@@ -275,7 +275,7 @@ class MXModel(LlamaModelBase):
         decoder = MXDecoder(model_config, theirs, state)
         weights = bind(decoder, self.state_dict, self.pipeline_config)
         # MAX keeps what the graph binds.
-        self.state_dict = {}
+        self.state_dict: dict[str, Any] = {}
         inputs = self._bind_graph_inputs(decoder.input_tree(self.kv_params))
         spec = GraphSpec(decoder, f"mx_{theirs.model_type}", inputs, weights=weights)
         return {GraphRole.DECODER: spec}
