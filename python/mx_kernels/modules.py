@@ -271,7 +271,7 @@ FORMER_NAMES = ("weight_codes", "weight_scales", "_extra_state")
 """What a state dict had before weights were one tensor: bytes, and what they mean as JSON."""
 
 
-def join_parts(state_dict: dict, prefix: str) -> None:
+def join_parts(state_dict: dict[str, Tensor], prefix: str) -> None:
     """Makes one weight of the entries of a former state dict."""
     names = [prefix + name for name in FORMER_NAMES]
     present = [name for name in names if name in state_dict]

@@ -130,7 +130,7 @@ class Scheme:
         self.content: Mapping[str, Any] = content or {}
         self._row = METHODS.get(self.method) if isinstance(self.method, str) else None
         self.rotations: list[Rotation] = []
-        self.quark_rotates = ""
+        self.quark_rotates: str = ""
         """What Quark rotates at run time, in words."""
         if content is None:
             return

@@ -47,8 +47,8 @@ class Rotation:
     """Scheme, type and place, in words."""
     block: int | None
     """Elements that are rotated together; None for all of a row."""
-    targets: tuple[re.Pattern, ...]
-    ignored: tuple[re.Pattern, ...]
+    targets: tuple[re.Pattern[str], ...]
+    ignored: tuple[re.Pattern[str], ...]
     is_of_linears: bool
     """Whether the targets are all linear layers, whatever they are called."""
 
