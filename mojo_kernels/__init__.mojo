@@ -154,6 +154,8 @@ Hopper's builds on the room of any GPU.
         codec.mojo            encode and decode, eight elements a thread
         views.mojo            what a kernel's pointers lead to, by row and column
         arguments.mojo        a product as a kernel gets it: activations, weights, result
+        encode.mojo           packed codes of a chunk: conversions, quotients without divisions
+        pairs.mojo            two chunks of a thread: loaded, quantized, stored
         quantize.mojo         quantize, dequantize, relayout
         prologue.mojo         rows that are made before they are quantized: norms, gates
         dispatch.mojo         which kernel
@@ -191,7 +193,6 @@ Hopper's builds on the room of any GPU.
         gemm_ss.mojo          the kernel of rows times rows: bytes, numbers
         gemm_prepared.mojo    products whose operands are prepared: the launches
         moe.mojo              products of experts: grouped ones and layers, their launches
-        quantize.mojo         quantize, a kernel of its own
         dispatch.mojo         the launch of what the host chose
         instructions/         inline assembly, beside simt's of any NVIDIA GPU
             warp.mojo             of a warp: products, votes, what keeps work in its place

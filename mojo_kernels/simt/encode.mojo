@@ -59,7 +59,7 @@ def encoded_over[
     comptime if bits == Element.E2M1.bits:
         words = ChunkWords[bits](word_of_e2m1(scale.of[narrow](abs(x)), x))
     elif has_byte_conversions():
-        var bytes: Bytes
+        var bytes: ChunkBytes
         if element.bias == Element.E5M2.bias:
             bytes = bytes_of["e5m2x2"](scale.of[narrow](x))
         else:
@@ -216,7 +216,7 @@ def _top_bytes(bits: Codes, first: Int) -> UInt32:
     return word
 
 
-comptime Bytes = ChunkWords[8]
+comptime ChunkBytes = ChunkWords[8]
 """A byte for each number of a chunk."""
 
 
@@ -229,9 +229,9 @@ def has_byte_conversions() -> Bool:
 
 
 @always_inline
-def bytes_of[type: StaticString](x: Chunk) -> Bytes:
+def bytes_of[type: StaticString](x: Chunk) -> ChunkBytes:
     """Returns the nearest codes of E4M3 or E5M2, a type of the instruction set; saturates."""
-    var words = Bytes()
+    var words = ChunkBytes()
     comptime for i in range(2):
         var low = bytes_of_two[type](x[4 * i], x[4 * i + 1]).cast[DType.uint32]()
         var high = bytes_of_two[type](x[4 * i + 2], x[4 * i + 3]).cast[DType.uint32]()
@@ -251,7 +251,7 @@ def _converted[bits: Int](x: Chunk, scale: UInt32, element: Element) -> ChunkWor
     comptime if bits == 6:
         comptime BITS5 = UInt32(0x1F1F1F1F)
         comptime ONES = UInt32(0x01010101)
-        var bytes: Bytes
+        var bytes: ChunkBytes
         if element.bias == Element.E3M2.bias:
             bytes = bytes_of["e5m2x2"](
                 divided * power_of_two[Element.E3M2.bias - Element.E5M2.bias]()
@@ -264,7 +264,7 @@ def _converted[bits: Int](x: Chunk, scale: UInt32, element: Element) -> ChunkWor
         bytes = (bytes & BITS5) | (bytes >> 2) & ~BITS5 & (ONES * 0x3F)
         bytes = (bytes & 0x003F003F) | (bytes & 0x3F003F00) >> 2
         bytes = (bytes & 0x00000FFF) | (bytes >> 4) & 0x00FFF000
-        return rebind[ChunkWords[bits]](Bytes(bytes[0] | bytes[1] << 24, bytes[1] >> 8))
+        return rebind[ChunkWords[bits]](ChunkBytes(bytes[0] | bytes[1] << 24, bytes[1] >> 8))
     else:
         if element.is_integer():
             return rebind[ChunkWords[bits]](_integer_bytes(divided))
@@ -279,7 +279,7 @@ def power_of_two[exponent: Int]() -> Float32:
 
 
 @always_inline
-def _integer_bytes(divided: Chunk) -> Bytes:
+def _integer_bytes(divided: Chunk) -> ChunkBytes:
     """Returns the codes of INT8: the last bits of a float32 whose last bit is a unit."""
     comptime E = Element.INT8
     comptime ANCHOR = Float32(3 << (F32_MANTISSA_BITS - 1 - E.mantissa_bits))
@@ -287,7 +287,7 @@ def _integer_bytes(divided: Chunk) -> Bytes:
     var limited = divided.gt(LARGEST).select(Chunk(LARGEST), divided)
     limited = limited.lt(-LARGEST).select(Chunk(-LARGEST), limited)
     var bits = bitcast[DType.uint32, CHUNK](limited + ANCHOR)
-    var words = Bytes()
+    var words = ChunkBytes()
     comptime for i in range(2):
         var low = pick_bytes(bits[4 * i], bits[4 * i + 1], 0x0040)
         words[i] = pick_bytes(low, pick_bytes(bits[4 * i + 2], bits[4 * i + 3], 0x0040), 0x5410)
