@@ -41,9 +41,7 @@ comptime LANES_PER_BLOCK = BLOCK // PAIR
 
 
 @always_inline
-def load_pair[
-    dtype: DType, //, aligned: Bool
-](first: DevicePointer[dtype]) -> SIMD[dtype, PAIR]:
+def load_pair[dtype: DType, //, aligned: Bool](first: DevicePointer[dtype]) -> SIMD[dtype, PAIR]:
     """Loads sixteen neighbours."""
     comptime alignment = VECTOR_BYTES if aligned else size_of[dtype]()
     return flat_of(first).load[width=PAIR, alignment=alignment](Coord(0))
@@ -89,12 +87,7 @@ def nearest_bfloat16[
 @always_inline
 def store_pair[
     bits: Int
-](
-    first: DevicePointer[DType.uint32],
-    pair: Int,
-    low: ChunkWords[bits],
-    high: ChunkWords[bits],
-):
+](first: DevicePointer[DType.uint32], pair: Int, low: ChunkWords[bits], high: ChunkWords[bits],):
     """Stores the codes of a pair, behind those of the pairs before it."""
     comptime WORDS = PAIR * bits // WORD_BITS
     var to = rows_of(first, WORDS)
@@ -108,18 +101,13 @@ def store_pair[
 
 
 @always_inline
-def magnitude_of[
-    dtype: DType, width: SIMDLength, //
-](x: SIMD[dtype, width]) -> UInt32:
-    """Returns the float32 bits of the largest magnitude: of 16-bit types from halves of words.
-    """
+def magnitude_of[dtype: DType, width: SIMDLength, //](x: SIMD[dtype, width]) -> UInt32:
+    """Returns the float32 bits of the largest magnitude: of 16-bit types from halves of words."""
     comptime if size_of[dtype]() == 2:
         var bits = (bitcast[DType.uint16, width](x) & 0x7FFF).reduce_max()
         return bitcast[DType.uint32](bitcast[dtype](bits).cast[DType.float32]())
     else:
-        var bits = (
-            bitcast[DType.uint32, width](x.cast[DType.float32]()) & 0x7FFFFFFF
-        )
+        var bits = bitcast[DType.uint32, width](x.cast[DType.float32]()) & 0x7FFFFFFF
         return bits.reduce_max()
 
 
@@ -131,13 +119,9 @@ def encoded_chunk[
     """
     comptime if dtype == DType.bfloat16 and bits == Element.E2M1.bits and is_nvidia_gpu():
         if takes_pairs(scale):
-            return ChunkWords[bits](
-                word_of_pairs(bitcast[DType.uint32, CHUNK // 2](x), scale)
-            )
+            return ChunkWords[bits](word_of_pairs(bitcast[DType.uint32, CHUNK // 2](x), scale))
         keep_branch()
-    return encoded[bits, dtype != DType.float32](
-        floats_of_chunk(x), scale, element
-    )
+    return encoded[bits, dtype != DType.float32](floats_of_chunk(x), scale, element)
 
 
 @always_inline
@@ -152,14 +136,11 @@ def quantize_pair[
     carry: UInt32,
     element: Element,
 ):
-    """Quantizes and stores a pair, whose block's scale is E8M0; all lanes of the warp call it.
-    """
+    """Quantizes and stores a pair, whose block's scale is E8M0; all lanes of the warp call it."""
     var amax = amax_of_lanes[log2_floor(LANES_PER_BLOCK)](magnitude_of(x))
     var scale = scale_of_magnitude(amax, carry, element)
     var low = encoded_chunk[bits](x.slice[CHUNK](), scale, element)
-    var high = encoded_chunk[bits](
-        x.slice[CHUNK, offset=CHUNK](), scale, element
-    )
+    var high = encoded_chunk[bits](x.slice[CHUNK, offset=CHUNK](), scale, element)
     if in_range:
         store_pair[bits](codes, pair, low, high)
         if pair % LANES_PER_BLOCK == 0:
@@ -186,8 +167,7 @@ def encode_pair[
 
 @always_inline
 def finite_magnitude_of[dtype: DType, //](x: SIMD[dtype, PAIR]) -> UInt32:
-    """Returns the float32 bits of the largest magnitude of those that are finite, 0 for none.
-    """
+    """Returns the float32 bits of the largest magnitude of those that are finite, 0 for none."""
     var amax = magnitude_of(x)
     if amax >= UInt32(FloatBits[DType.float32].NOT_FINITE):
         keep_branch()
@@ -199,14 +179,8 @@ def finite_magnitude_of[dtype: DType, //](x: SIMD[dtype, PAIR]) -> UInt32:
 @always_inline
 def store_e4m3_scale[
     dtype: DType, //
-](
-    scales: DevicePointer[DType.uint8],
-    at: Int,
-    x: SIMD[dtype, PAIR],
-    six: Divisor,
-) -> Float32:
-    """Stores the E4M3 scale of a pair, which is a block, under six tensor scales; returns it.
-    """
+](scales: DevicePointer[DType.uint8], at: Int, x: SIMD[dtype, PAIR], six: Divisor,) -> Float32:
+    """Stores the E4M3 scale of a pair, which is a block, under six tensor scales; returns it."""
     comptime assert PAIR == E4M3_BLOCK, "a pair is a block"
     var byte, scale = e4m3_scale_over(magnitude_of(x), six)
     flat_of(scales)[at] = byte
@@ -216,15 +190,8 @@ def store_e4m3_scale[
 @always_inline
 def encode_e4m3_block[
     dtype: DType, //
-](
-    codes: DevicePointer[DType.uint32],
-    place: Int,
-    x: SIMD[dtype, PAIR],
-    scale: Float32,
-):
+](codes: DevicePointer[DType.uint32], place: Int, x: SIMD[dtype, PAIR], scale: Float32,):
     """Encodes a pair under any product of an E4M3 scale and a tensor scale."""
     comptime Encoding = Format.NVFP4
     comptime element = Encoding.element
-    encode_pair[element.bits](
-        codes, place, x, Divisor(scale), materialize[element]()
-    )
+    encode_pair[element.bits](codes, place, x, Divisor(scale), materialize[element]())

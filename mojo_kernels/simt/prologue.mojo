@@ -97,8 +97,7 @@ comptime MADE = [DType.bfloat16, DType.float32]
 
 @fieldwise_init
 struct RowNumbers(TrivialRegisterPassable):
-    """What is subtracted from the numbers of a row, and what multiplies them.
-    """
+    """What is subtracted from the numbers of a row, and what multiplies them."""
 
     var mean: Float32
     var reciprocal: Float32
@@ -117,8 +116,7 @@ trait RowMaker(KernelStruct):
     def pair[
         aligned: Bool
     ](self, row: Int, pair: Int, numbers: RowNumbers) -> SIMD[Self.MADE, PAIR]:
-        """Returns sixteen numbers of a row, rounded to the type of what is made.
-        """
+        """Returns sixteen numbers of a row, rounded to the type of what is made."""
         ...
 
 
@@ -128,8 +126,7 @@ comptime Floats = SIMD[DType.float32, PAIR]
 
 @always_inline
 def made_of[made: DType](x: Floats, dtype: Int32) -> SIMD[made, PAIR]:
-    """Rounds numbers to a type of floats, by its position, which `made` holds.
-    """
+    """Rounds numbers to a type of floats, by its position, which `made` holds."""
     comptime if made == DType.bfloat16:
         return rebind[SIMD[made, PAIR]](nearest_bfloat16(x))
     else:
@@ -141,15 +138,11 @@ def made_of[made: DType](x: Floats, dtype: Int32) -> SIMD[made, PAIR]:
 
 
 @always_inline
-def load_floats[
-    known: DType, aligned: Bool
-](floats: AnyFloats, row: Int, column: Int) -> Floats:
+def load_floats[known: DType, aligned: Bool](floats: AnyFloats, row: Int, column: Int) -> Floats:
     """Loads sixteen neighbours as float32, of a type that is known or not."""
     comptime if known == DType.bfloat16:
         comptime alignment = VECTOR_BYTES if aligned else 2
-        var x = floats.rows[known]().load[width=PAIR, alignment=alignment](
-            Coord(row, column)
-        )
+        var x = floats.rows[known]().load[width=PAIR, alignment=alignment](Coord(row, column))
         return floats_of[0](x).join(floats_of[1](x))
     else:
         return floats.load[PAIR, CHUNK if aligned else 1](row, column)
@@ -182,12 +175,8 @@ struct GatedRows[made: DType](RowMaker):
         var first = pair * PAIR
         var hidden: Floats
         if gate.is_interleaved():
-            var low = load_floats[Self.made, aligned](
-                self.gates, row, 2 * first
-            )
-            var high = load_floats[Self.made, aligned](
-                self.gates, row, 2 * first + PAIR
-            )
+            var low = load_floats[Self.made, aligned](self.gates, row, 2 * first)
+            var high = load_floats[Self.made, aligned](self.gates, row, 2 * first + PAIR)
             var both = low.join(high).deinterleave()
             hidden = self._of(gate, both[0], both[1])
         else:
@@ -209,9 +198,7 @@ struct GatedRows[made: DType](RowMaker):
                 gates.slice[CHUNK](),
                 gates.slice[CHUNK, offset=CHUNK](),
             )
-            low = _hidden(
-                self.gate, self.limit, self.alpha, low, ups.slice[CHUNK]()
-            )
+            low = _hidden(self.gate, self.limit, self.alpha, low, ups.slice[CHUNK]())
             high = _hidden(
                 self.gate,
                 self.limit,
@@ -223,9 +210,7 @@ struct GatedRows[made: DType](RowMaker):
 
 
 @no_inline
-def _hidden(
-    word: Int32, limit: Float32, alpha: Float32, gates: Chunk, ups: Chunk
-) -> Chunk:
+def _hidden(word: Int32, limit: Float32, alpha: Float32, gates: Chunk, ups: Chunk) -> Chunk:
     """Returns what any gate makes: once in a kernel, for all gates are long."""
     return Gate.of_word(word, limit, alpha).of(gates, ups)
 
@@ -260,9 +245,7 @@ struct NormedRows[made: DType](RowMaker):
     @always_inline
     def begin[aligned: Bool](self, row: Int) -> RowNumbers:
         if self.has_residual:
-            for chunk in range(
-                Int(thread_idx.x), self.k // CHUNK, Int(block_dim.x)
-            ):
+            for chunk in range(Int(thread_idx.x), self.k // CHUNK, Int(block_dim.x)):
                 self._add[aligned](row, chunk)
             # Others read it.
             comptime if is_amd_gpu():
@@ -284,27 +267,19 @@ struct NormedRows[made: DType](RowMaker):
         y *= numbers.reciprocal
         comptime if Self.made == DType.bfloat16:
             if self.multiplies_pairs:
-                var products = bitcast[DType.uint32, PAIR // 2](
-                    nearest_bfloat16(y)
-                )
+                var products = bitcast[DType.uint32, PAIR // 2](nearest_bfloat16(y))
                 var weights = self.weight.rows[DType.bfloat16]().load[
                     width=PAIR, alignment=VECTOR_BYTES
                 ](Coord(0, first))
                 var factors = bitcast[DType.uint32, PAIR // 2](weights)
                 comptime for i in range(PAIR // 2):
-                    products[i] = multiply_add_pairs(
-                        products[i], factors[i], MINUS_ZEROS
-                    )
-                return rebind[SIMD[Self.MADE, PAIR]](
-                    bitcast[DType.bfloat16, PAIR](products)
-                )
+                    products[i] = multiply_add_pairs(products[i], factors[i], MINUS_ZEROS)
+                return rebind[SIMD[Self.MADE, PAIR]](bitcast[DType.bfloat16, PAIR](products))
         if self.rounds == Int32(Rounds.EACH.code):
             y = made_of[Self.MADE](y, self.x.dtype).cast[DType.float32]()
         if self.has_weight:
             comptime ALIGNMENT = CHUNK if aligned else 1
-            var factor = (
-                self.weight.load[PAIR, ALIGNMENT](0, first) + self.offset
-            )
+            var factor = self.weight.load[PAIR, ALIGNMENT](0, first) + self.offset
             if self.has_bias:
                 y = y.fma(factor, self.bias.load[PAIR, ALIGNMENT](0, first))
             else:
@@ -315,26 +290,19 @@ struct NormedRows[made: DType](RowMaker):
         return made_of[Self.MADE](y, self.x.dtype)
 
     @always_inline
-    def _chunk[
-        aligned: Bool
-    ](self, row: Int, chunk: Int) -> SIMD[Self.MADE, CHUNK]:
+    def _chunk[aligned: Bool](self, row: Int, chunk: Int) -> SIMD[Self.MADE, CHUNK]:
         """Loads what is normalized."""
         comptime if Self.made == DType.bfloat16:
             comptime alignment = VECTOR_BYTES if aligned else 2
             var rows = self.source.rows[Self.MADE]()
-            return rows.load[width=CHUNK, alignment=alignment](
-                Coord(row, chunk * CHUNK)
-            )
+            return rows.load[width=CHUNK, alignment=alignment](Coord(row, chunk * CHUNK))
         else:
-            var x = self.source.load[CHUNK, CHUNK if aligned else 1](
-                row, chunk * CHUNK
-            )
+            var x = self.source.load[CHUNK, CHUNK if aligned else 1](row, chunk * CHUNK)
             return x.cast[Self.MADE]()
 
     @always_inline
     def _less(self, x: Chunk, mean: Float32, chunk: UInt32) -> Chunk:
-        """Returns what is left of a chunk without the mean; past the end nothing.
-        """
+        """Returns what is left of a chunk without the mean; past the end nothing."""
         return x - mean if chunk < UInt32(self.k // CHUNK) else Chunk(0)
 
     @always_inline
@@ -345,9 +313,7 @@ struct NormedRows[made: DType](RowMaker):
         self.source.store[CHUNK, ALIGNMENT](row, chunk * CHUNK, x + residual)
 
     @always_inline
-    def _number[
-        aligned: Bool, are_squares: Bool
-    ](self, row: Int, mean: Float32) -> Float32:
+    def _number[aligned: Bool, are_squares: Bool](self, row: Int, mean: Float32) -> Float32:
         """Returns the mean of a row, or what multiplies it; all threads of a group call it.
 
         Warps have sums of segments, of which one makes the number.
@@ -355,41 +321,26 @@ struct NormedRows[made: DType](RowMaker):
         var sums = in_shared[DType.float64, 1, ROUNDS * MOST_WARPS]()
         var number = in_shared[DType.float32, 1, 1]()
         var warp, lane = divmod(UInt32(thread_idx.x), UInt32(WARP_THREADS))
-        var warps, num_chunks = UInt32(block_dim.x) // UInt32(
-            WARP_THREADS
-        ), UInt32(self.k // CHUNK)
-        comptime SEGMENT_CHUNKS, HALF = UInt32(SEGMENT // CHUNK), UInt32(
-            HALF_SEGMENT // CHUNK
-        )
+        var warps, num_chunks = UInt32(block_dim.x) // UInt32(WARP_THREADS), UInt32(self.k // CHUNK)
+        comptime SEGMENT_CHUNKS, HALF = UInt32(SEGMENT // CHUNK), UInt32(HALF_SEGMENT // CHUNK)
         var at = warp * SEGMENT_CHUNKS + lane
         var total, round_chunks = Float64(0), warps * SEGMENT_CHUNKS
         for first in range(UInt32(0), num_chunks, ROUNDS * round_chunks):
             if first > 0:
                 barrier()
-            var halves = Array[SIMD[Self.MADE, CHUNK], 2 * ROUNDS](
-                uninitialized=True
-            )
+            var halves = Array[SIMD[Self.MADE, CHUNK], 2 * ROUNDS](uninitialized=True)
             comptime for i in range(2 * ROUNDS):
-                var chunk = (
-                    first
-                    + UInt32(i // 2) * round_chunks
-                    + at
-                    + UInt32(i % 2) * HALF
-                )
+                var chunk = first + UInt32(i // 2) * round_chunks + at + UInt32(i % 2) * HALF
                 halves[i] = SIMD[Self.MADE, CHUNK](0)
                 if chunk < num_chunks:
                     halves[i] = self._chunk[aligned](row, Int(chunk))
             comptime for i in range(ROUNDS):
                 if first + UInt32(i) * round_chunks < num_chunks:
                     keep_branch()
-                    var a, b = floats_of_chunk(halves[2 * i]), floats_of_chunk(
-                        halves[2 * i + 1]
-                    )
+                    var a, b = floats_of_chunk(halves[2 * i]), floats_of_chunk(halves[2 * i + 1])
                     comptime if are_squares:
                         if self.is_centered:
-                            a = self._less(
-                                a, mean, first + UInt32(i) * round_chunks + at
-                            )
+                            a = self._less(a, mean, first + UInt32(i) * round_chunks + at)
                             b = self._less(
                                 b,
                                 mean,
@@ -400,14 +351,10 @@ struct NormedRows[made: DType](RowMaker):
                         a = a + b
                     var sum_of_segment = sum_of_lanes(a, Int(lane))
                     if lane == 0:
-                        sums[
-                            Int(UInt32(i) * warps + warp)
-                        ] = sum_of_segment.cast[DType.float64]()
+                        sums[Int(UInt32(i) * warps + warp)] = sum_of_segment.cast[DType.float64]()
             barrier()
             if warp == 0:
-                var segments = (
-                    num_chunks - first + SEGMENT_CHUNKS - 1
-                ) // SEGMENT_CHUNKS
+                var segments = (num_chunks - first + SEGMENT_CHUNKS - 1) // SEGMENT_CHUNKS
                 segments = min(segments, ROUNDS * warps)
                 comptime for i in range(ROUNDS * MOST_WARPS):
                     # All at once: what is not there adds nothing.
@@ -475,15 +422,11 @@ def quantize_made[
     comptime if bits == 8:
         if has_float_scales(Int(format)):
             var to = scales.unsafe_bitcast[Float32]()
-            _quantize_float_blocks[aligned](
-                maker, codes, to, Int(rows), Int(k), format, carry
-            )
+            _quantize_float_blocks[aligned](maker, codes, to, Int(rows), Int(k), format, carry)
             return
     elif bits == 4:
         if has_e4m3_scales(Int(format)):
-            _quantize_e4m3_row[aligned](
-                maker, codes, scales, Int(tensor_scales), Int(k)
-            )
+            _quantize_e4m3_row[aligned](maker, codes, scales, Int(tensor_scales), Int(k))
             return
     var row, num_pairs = Int(block_idx.x), UInt32(Int(k) // PAIR)
     var numbers, element = maker.begin[aligned](row), element_of[bits](format)
@@ -497,9 +440,7 @@ def quantize_made[
         if not in_range:
             pair = num_pairs - LANES + pair % LANES
         var x = maker.pair[aligned](row, Int(pair), numbers)
-        quantize_pair[bits](
-            x, row_codes, row_scales, Int(pair), in_range, carry, element
-        )
+        quantize_pair[bits](x, row_codes, row_scales, Int(pair), in_range, carry, element)
 
 
 @always_inline
@@ -514,8 +455,7 @@ def _quantize_float_blocks[
     format: Int32,
     is_power: UInt32,
 ):
-    """Quantizes blocks with float scales: lanes have one of a part of a row, else all threads.
-    """
+    """Quantizes blocks with float scales: lanes have one of a part of a row, else all threads."""
     comptime PART_LANES = Format.FP8_BLOCK.block_k // PAIR
     var shape, row_pairs, thread = (
         block_of(Int(format)),
@@ -539,9 +479,7 @@ def _quantize_float_blocks[
                     magnitude_of(maker.pair[aligned](first_row, pair, numbers)),
                 )
             amax = amax_of_warps(amax_of_lanes[LOG2_WARP](amax))
-        var divisor = Divisor(
-            float_scale_from_amax(amax, element, is_power != 0)
-        )
+        var divisor = Divisor(float_scale_from_amax(amax, element, is_power != 0))
         if not is_part and thread == 0:
             flat_of(row_scales)[0] = divisor.scale
         for first in range(0, row_pairs, threads):
@@ -552,15 +490,11 @@ def _quantize_float_blocks[
                 x = maker.pair[aligned](first_row, pair, numbers)
             if is_part:
                 amax = amax_of_lanes[log2_floor(PART_LANES)](magnitude_of(x))
-                divisor = Divisor(
-                    float_scale_from_amax(amax, element, is_power != 0)
-                )
+                divisor = Divisor(float_scale_from_amax(amax, element, is_power != 0))
                 if pair < row_pairs and pair % PART_LANES == 0:
                     flat_of(row_scales)[pair // PART_LANES] = divisor.scale
             if pair < row_pairs:
-                encode_pair[8](
-                    codes, first_row * row_pairs + pair, x, divisor, element
-                )
+                encode_pair[8](codes, first_row * row_pairs + pair, x, divisor, element)
         return
 
     var numbers = in_shared[DType.float32, 2, MOST_ROWS]()
@@ -577,27 +511,17 @@ def _quantize_float_blocks[
         for i in range(thread, num_rows * num_pairs, threads):
             var row, pair = divmod(UInt32(i), UInt32(num_pairs))
             var known = RowNumbers(numbers[Int(row)][0], numbers[Int(row)][1])
-            var x = maker.pair[aligned](
-                first_row + Int(row), first_pair + Int(pair), known
-            )
+            var x = maker.pair[aligned](first_row + Int(row), first_pair + Int(pair), known)
             amax = max(amax, magnitude_of(x))
         amax = amax_of_warps(amax_of_lanes[LOG2_WARP](amax))
-        var divisor = Divisor(
-            float_scale_from_amax(amax, element, is_power != 0)
-        )
+        var divisor = Divisor(float_scale_from_amax(amax, element, is_power != 0))
         if thread == 0:
-            flat_of(scales)[
-                Int(block_idx.x) * k_blocks + k_block
-            ] = divisor.scale
+            flat_of(scales)[Int(block_idx.x) * k_blocks + k_block] = divisor.scale
         for i in range(thread, num_rows * num_pairs, threads):
             var row, pair = divmod(UInt32(i), UInt32(num_pairs))
             var known = RowNumbers(numbers[Int(row)][0], numbers[Int(row)][1])
-            var x = maker.pair[aligned](
-                first_row + Int(row), first_pair + Int(pair), known
-            )
-            var place = (
-                (first_row + Int(row)) * row_pairs + first_pair + Int(pair)
-            )
+            var x = maker.pair[aligned](first_row + Int(row), first_pair + Int(pair), known)
+            var place = (first_row + Int(row)) * row_pairs + first_pair + Int(pair)
             encode_pair[8](codes, place, x, divisor, element)
         # Before the next block's maxima take their place.
         barrier()
@@ -613,17 +537,14 @@ def _quantize_e4m3_row[
     tensor_scales: Int,
     k: Int,
 ):
-    """Quantizes a row with E4M3 scales, under a given tensor scale or its own.
-    """
+    """Quantizes a row with E4M3 scales, under a given tensor scale or its own."""
     comptime Encoding = Format.NVFP4
     var row, num_pairs, thread = Int(block_idx.x), k // PAIR, Int(thread_idx.x)
     var threads = Int(block_dim.x)
     var numbers = maker.begin[aligned](row)
     var tensor_scale: Float32
     if tensor_scales != 0:
-        tensor_scale = flat_of(device_pointer[DType.float32](tensor_scales))[
-            row
-        ]
+        tensor_scale = flat_of(device_pointer[DType.float32](tensor_scales))[row]
     else:
         var amax = UInt32(0)
         for pair in range(thread, num_pairs, threads):
@@ -645,16 +566,12 @@ def _quantize_e4m3_row[
         flat_of(to)[num_pairs + thread] = bits.cast[DType.uint8]()
 
 
-def norm_quantize[
-    is_nvidia: Bool = True
-](given: NormQuantizeCall, mut queue: Some[Queue]) raises:
+def norm_quantize[is_nvidia: Bool = True](given: NormQuantizeCall, mut queue: Some[Queue]) raises:
     """Quantizes rows behind a norm."""
     var call, norm = given.call, given.norm
     var float_bytes = bytes_of(call.dtype)
     var of_weights = Int(FLOAT32) if norm.weights_are_float else call.dtype
-    var all = (
-        call.values | call.row_stride * float_bytes | norm.weight | norm.bias
-    )
+    var all = call.values | call.row_stride * float_bytes | norm.weight | norm.bias
     all |= norm.residual | norm.residual_stride * float_bytes | norm.stream
     var is_aligned = all % VECTOR_BYTES == 0
     var is_made = is_nvidia and norm.rounds != Rounds.NONE and is_aligned
@@ -664,12 +581,8 @@ def norm_quantize[
             if is_made == (made == DType.bfloat16):
                 var maker = NormedRows[made](
                     x=_floats(call.values, call.row_stride, call.dtype),
-                    residual=_floats(
-                        norm.residual, norm.residual_stride, call.dtype
-                    ),
-                    source=_floats(
-                        norm.stream, call.k, call.dtype
-                    ) if norm.residual
+                    residual=_floats(norm.residual, norm.residual_stride, call.dtype),
+                    source=_floats(norm.stream, call.k, call.dtype) if norm.residual
                     != 0 else _floats(call.values, call.row_stride, call.dtype),
                     weight=_floats(norm.weight, 0, of_weights),
                     bias=_floats(norm.bias, 0, of_weights),
@@ -691,9 +604,7 @@ def norm_quantize[
                 _launch(maker, call, is_aligned, queue)
 
 
-def gate_quantize[
-    is_nvidia: Bool = True
-](given: GateQuantizeCall, mut queue: Some[Queue]) raises:
+def gate_quantize[is_nvidia: Bool = True](given: GateQuantizeCall, mut queue: Some[Queue]) raises:
     """Quantizes hidden numbers of gates and ups."""
     var call, gate = given.call, given.gate
     var strides = (call.row_stride | given.up_stride) * bytes_of(call.dtype)
@@ -714,16 +625,12 @@ def gate_quantize[
 
 
 def _floats(address: Int, row_stride: Int, dtype: Int) -> AnyFloats:
-    return AnyFloats(
-        device_pointer[DType.uint8](address), row_stride, Int32(dtype)
-    )
+    return AnyFloats(device_pointer[DType.uint8](address), row_stride, Int32(dtype))
 
 
 def _launch[
     Maker: RowMaker
-](
-    maker: Maker, call: QuantizeCall, is_aligned: Bool, mut queue: Some[Queue]
-) raises:
+](maker: Maker, call: QuantizeCall, is_aligned: Bool, mut queue: Some[Queue]) raises:
     """Launches an instance of `quantize_made`."""
     var code_bits = bits_of(call.format)
     comptime for bits in CODE_BITS:
@@ -734,9 +641,7 @@ def _launch[
                     var groups = call.rows
                     if has_float_scales(call.format):
                         groups = block_of(call.format).row_blocks(call.rows)
-                    var threads = (
-                        FEW_THREADS if groups >= MANY_ROWS else THREADS
-                    )
+                    var threads = FEW_THREADS if groups >= MANY_ROWS else THREADS
                     queue.launch[quantize_made[Maker, bits, aligned]](
                         Grid(groups, threads=threads),
                         maker,
