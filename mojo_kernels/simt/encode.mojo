@@ -216,7 +216,7 @@ def _top_bytes(bits: Codes, first: Int) -> UInt32:
     return word
 
 
-comptime ChunkBytes = ChunkWords[8]
+comptime ChunkBytes = SIMD[DType.uint32, CHUNK // 4]
 """A byte for each number of a chunk."""
 
 

@@ -115,8 +115,7 @@ def magnitude_of[dtype: DType, width: SIMDLength, //](x: SIMD[dtype, width]) -> 
 def encoded_chunk[
     dtype: DType, //, bits: Int
 ](x: SIMD[dtype, CHUNK], scale: UInt32, element: Element) -> ChunkWords[bits]:
-    """Returns the packed codes of a chunk under its block's scale, of bfloat16 by twos if it can.
-    """
+    """Returns the packed codes of a chunk under its block's scale, bfloat16 by twos."""
     comptime if dtype == DType.bfloat16 and bits == Element.E2M1.bits and is_nvidia_gpu():
         if takes_pairs(scale):
             return ChunkWords[bits](word_of_pairs(bitcast[DType.uint32, CHUNK // 2](x), scale))

@@ -150,8 +150,7 @@ def load_floats[known: DType, aligned: Bool](floats: AnyFloats, row: Int, column
 
 @fieldwise_init
 struct GatedRows[made: DType](RowMaker):
-    """Hidden numbers of gates and ups: bfloat16 of usual gates if `made` is, else any of any type.
-    """
+    """Hidden numbers of gates and ups, bfloat16 of usual gates if `made` is."""
 
     comptime MADE = Self.made
 

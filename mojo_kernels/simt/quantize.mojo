@@ -119,8 +119,7 @@ comptime AT_ONCE = 4
 
 @fieldwise_init
 struct FloatBlocks(KernelStruct):
-    """Blocks of rows, or of parts of them, and the threads that quantize each together, by pairs.
-    """
+    """Blocks of rows, or of parts of rows, and the threads that quantize each by pairs."""
 
     var rows: UInt32
     var row_pairs: UInt32

@@ -136,8 +136,7 @@ def e4m3_power(element: Element) -> Int:
 
 
 def span_of(element: Element) -> Int:
-    """Returns by how much scales of what shares an exponent may differ; of MXFP6 nothing is lost.
-    """
+    """Returns by how much scales under one exponent may differ; MXFP6 loses nothing."""
     if element == Element.E2M1:
         return E5M2_SPAN
     if element == Element.E4M3:
