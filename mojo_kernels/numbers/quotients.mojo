@@ -1,4 +1,6 @@
-"""Quotients without a division a number, by multiplications and additions, fused. By 1 to 2:
+"""Quotients without a division a number, by multiplications and additions, fused.
+
+By numbers from 1 to 2:
 
     reciprocal(d)    a polynomial of d, refined: about within a relative error of 2**-23 / d**2
     q = n / d        n * reciprocal, refined twice by what is missing: the nearest float32
