@@ -158,6 +158,7 @@ Hopper's builds on the room of any GPU.
         pairs.mojo            two chunks of a thread: loaded, quantized, stored
         quantize.mojo         quantize, dequantize, relayout
         prologue.mojo         rows that are made before they are quantized: norms, gates
+        row_makers.mojo       those rows, sixteen numbers at once
         dispatch.mojo         which kernel
         matmul.mojo           one warp for a row and a few columns
         instructions.mojo     tensor cores and copies of NVIDIA GPUs from Ampere on

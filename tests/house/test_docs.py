@@ -21,6 +21,30 @@ SHAPES = {rungs.MANY_ROWS: (128, 256, 768), rungs.FEW_ROWS: (16, 64, 1792)}
 """What is computed in place of what is timed: tails of no tile, three stages and a part."""
 
 
+READ_FIRST = [
+    ROOT / "README.md",
+    *(p for p in PAGES if p.parent.name in ("pages", "guide", "concepts")),
+]
+MOST_WORDS = 30
+
+
+def sentences_of(markdown: str) -> list[str]:
+    """Returns the sentences of a page without its code; colons and semicolons end one."""
+    prose = re.sub(r"^---.*?^---$|^ *```.*?^ *```$|<!--.*?-->", "\n\n", markdown, flags=re.S | re.M)
+    prose = re.sub(r"^(#|!\[).*$", "", prose, flags=re.M)
+    prose = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "X", prose))
+    prose = re.sub(r"^ *([*-]|\d+\.) |(?<!\\)\|", "\n\n", prose, flags=re.M)
+    return [
+        one for part in re.split(r"\n\s*\n", prose) for one in re.split(r"(?<=[.!?:;])\s+", part)
+    ]
+
+
+@pytest.mark.parametrize("page", READ_FIRST, ids=lambda page: page.stem)
+def test_no_sentence_that_is_read_first_is_long(page):
+    long = [one for one in sentences_of(page.read_text()) if len(one.split()) > MOST_WORDS]
+    assert not long
+
+
 def test_pictures_show_the_layouts_that_the_oracle_knows():
     assert layouts.names() == tuple(oracle.LAYOUTS)
 

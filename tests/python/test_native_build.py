@@ -360,6 +360,17 @@ def test_a_module_built_elsewhere_needs_no_compiler(sources, built, tmp_path):
     assert process.stdout == "42\n"
 
 
+def test_without_the_compiler_and_our_own_metadata_libraries_are_the_loaders(monkeypatch, built):
+    """As on a host that has a checkout and modules: nothing there says which versions we ask for."""
+    module = native.find_or_build(built[0])
+    monkeypatch.setattr(_builds, "has_compiler", lambda: ())
+    monkeypatch.setattr(_builds, "_pinned", lambda name: name)
+    monkeypatch.setattr(native, "_runtime_folders", lambda: [])
+    native._load_runtime(module)
+    with pytest.raises(_builds.NativeBuildError, match="compiler is not installed"):
+        _builds.toolchain()
+
+
 def test_what_is_not_the_module_is_named_before_it_is_loaded(sources, built, tmp_path, monkeypatch):
     extension = native.cpu_extension()
     good, file = native.find_or_build(built[0]).read_bytes(), tmp_path / "elsewhere"
@@ -541,5 +552,5 @@ def test_importing_builds_nothing(cache):
         check=True,
         env={**os.environ, "MX_KERNELS_CACHE": str(cache)},
     )
-    assert len(json.loads(process.stdout)) <= 22
+    assert len(json.loads(process.stdout)) <= 23
     assert not cache.exists()

@@ -328,12 +328,22 @@ def toolchain() -> str:
     Raises:
         NativeBuildError: if there is no compiler, and nothing says which one we ask for.
     """
-    if versions := has_compiler():
-        return " ".join(versions)
-    pins = [_pinned(name).partition("==")[2] for name in TOOLCHAIN]
-    if not all(pins):
+    if not is_known():
         raise no_compiler()
-    return " ".join(pins)
+    return " ".join(has_compiler() or _pins())
+
+
+def is_known() -> bool:
+    """Says whether this environment has the compiler, or says which one we ask for.
+
+    A checkout that is not installed says nothing.
+    """
+    return all(has_compiler() or _pins())
+
+
+def _pins() -> list[str]:
+    """Returns the versions of Mojo and MAX that we ask for; empty where nothing says them."""
+    return [_pinned(name).partition("==")[2] for name in TOOLCHAIN]
 
 
 def has_compiler() -> tuple[str, ...]:

@@ -346,9 +346,10 @@ def _load_runtime(module: Path) -> None:
     for name in needed if folders else ():
         if name in RUNTIME:
             ctypes.CDLL(str(folders[0] / name))
-    for build in () if folders else _runtime_builds(needed):
-        if build.is_whole():
-            ctypes.CDLL(str(build.path()))
+    if not folders and builds.is_known():
+        for build in _runtime_builds(needed):
+            if build.is_whole():
+                ctypes.CDLL(str(build.path()))
 
 
 def keep_runtime(modules: Iterable[Path], cache: Path | None = None) -> Path:
