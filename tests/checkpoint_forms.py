@@ -2,10 +2,8 @@
 
 `FORMS[name](rng)` returns the config.json, the arrays by name, and by parameter what a load has
 to give: `(format, codes [..., N, packed K], scales [..., N, K/32])`, or the array itself.
-`checkpoint` writes them, `assert_means` compares.
+`tensorfiles.checkpoint` writes them, `assert_means` compares.
 """
-
-import json
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +11,6 @@ import torch
 
 import mx_kernels as mx
 import oracle
-import tensorfiles
 from cases import bytes_of
 
 BLOCK = 32
@@ -437,10 +434,8 @@ def quark_nvfp4(rng):
                 "scale_format": "float32", "symmetric": None}  # fmt: skip
     of_scales = {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_scale_quant": True,
                  "scale_type": "float32", "symmetric": True}  # fmt: skip
-    arrays = {
-        f"{UP}.weight": c, f"{UP}.weight_scale": s.view(ml_dtypes.float8_e4m3fn),
-        f"{UP}.weight_scale_2": np.asarray(whole, np.float32),
-    }  # fmt: skip
+    arrays = {f"{UP}.weight": c, f"{UP}.weight_scale": s.view(ml_dtypes.float8_e4m3fn)}
+    arrays[f"{UP}.weight_scale_2"] = np.asarray(whole, np.float32)
     meaning = {f"{UP}.weight": ("nvfp4", c, _of_rows(s, whole))}
     return _quark([of_codes, of_scales]), arrays | others, meaning | others
 
@@ -575,19 +570,6 @@ FORMS = {
 
 
 FORMS |= {name: lambda rng, case=case: _blocks(rng, *case) for name, case in BLOCKS.items()}
-
-
-# Checkpoints on disk, and what was loaded.
-
-
-def one_file(folder, arrays):
-    tensorfiles.write(folder / "model.safetensors", arrays)
-
-
-def checkpoint(folder, config, arrays, store=one_file):
-    store(folder, arrays)
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 def torch_of(array):

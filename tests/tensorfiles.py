@@ -89,3 +89,15 @@ def read_folder(folder: Path):
         assert json.loads(index.read_text())["weight_map"].keys() == found.keys()
     config = Path(folder) / "config.json"
     return found, json.loads(config.read_text()) if config.exists() else {}
+
+
+def one_file(folder: Path, arrays) -> None:
+    """Writes the arrays of a checkpoint into its one file."""
+    write(folder / "model.safetensors", arrays)
+
+
+def checkpoint(folder: Path, config, arrays, store=one_file) -> Path:
+    """Writes a checkpoint, its arrays as `store` does, and returns the folder."""
+    store(folder, arrays)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder

@@ -43,8 +43,8 @@ def model_of_floats(folder, rng, dtype=ml_dtypes.bfloat16):
     return arrays
 
 
-def assert_quantized(got, array, format="mxfp4", rounding="even"):
-    codes, scales = oracle.quantize(array.astype(np.float64), rounding, format)
+def assert_quantized(got, array, format="mxfp4", rounding="even", **options):
+    codes, scales = oracle.quantize(array.astype(np.float64), rounding, format, **options)
     oracle.assert_bitwise_equal(got.unshuffle().codes.numpy(), codes)
     oracle.assert_bitwise_equal(got.unshuffle().scales.numpy(), scales)
 
@@ -158,8 +158,7 @@ def fits(target, name, format, codes):
 def test_every_form_becomes_every_form_that_can_hold_it(tmp_path, rng, form, target):
     config, arrays, meaning = FORMS[form](rng)
     (tmp_path / "in").mkdir()
-    tensorfiles.write(tmp_path / "in" / "model.safetensors", arrays)
-    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    tensorfiles.checkpoint(tmp_path / "in", config, arrays)
     quantized = {n: m for n, m in meaning.items() if isinstance(m, tuple)}
     arguments = ["convert", tmp_path / "in", tmp_path / "out", "--to", target]
     if not all(fits(target, name, m[0], m[1]) for name, m in quantized.items()):
@@ -198,9 +197,7 @@ ONE_SCALE = ("compressed-tensors", "quark", "modelopt")
 
 @pytest.mark.parametrize("target", ONE_SCALE)
 @pytest.mark.parametrize("source", ["floats", "mxfp8"])
-def test_nvfp4_gets_one_tensor_scale_where_a_form_has_one(
-    tmp_path, rng, target, source, monkeypatch
-):
+def test_nvfp4_gets_one_tensor_scale_in_some_forms(tmp_path, rng, target, source, monkeypatch):
     """Of the largest number of all rows, in whichever steps it is looked for."""
     monkeypatch.setattr(converting, "FLOATS_AT_ONCE", 1)
     arrays, start = model_of_floats(tmp_path / "floats", rng), tmp_path / source
@@ -216,9 +213,7 @@ def test_nvfp4_gets_one_tensor_scale_where_a_form_has_one(
         if target == "compressed-tensors":
             whole = np.float32(1) / (np.float32(1) / whole)
         of_rows = np.full(len(value), whole)
-        codes, scales = oracle.quantize(value, format="nvfp4", tensor_scale=of_rows)
-        oracle.assert_bitwise_equal(loaded[name].unshuffle().codes.numpy(), codes)
-        oracle.assert_bitwise_equal(loaded[name].unshuffle().scales.numpy(), scales)
+        assert_quantized(loaded[name], value, "nvfp4", tensor_scale=of_rows)
 
 
 @pytest.mark.parametrize("target", ONE_SCALE)
@@ -499,8 +494,7 @@ def test_an_option_without_effect_gets_a_sentence_and_no_file(tmp_path, rng, cas
     config, arrays, _ = FORMS["fp8_of_rows"](rng)
     arrays["model.layers.0.self_attn.q_proj.weight"] = floats(rng, 18, 64)
     (tmp_path / "in").mkdir()
-    tensorfiles.write(tmp_path / "in" / "model.safetensors", arrays)
-    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    tensorfiles.checkpoint(tmp_path / "in", config, arrays)
     text = command("convert", tmp_path / "in", tmp_path / "out", *options, code=2)
     assert message in text and "expected" in text
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
@@ -556,8 +550,7 @@ def test_codes_become_another_format_by_float32(tmp_path, rng, form, monkeypatch
     monkeypatch.setattr(ops, "_FLOATS_AT_ONCE", 1)
     config, arrays, meaning = FORMS[form](rng)
     (tmp_path / "in").mkdir()
-    tensorfiles.write(tmp_path / "in" / "model.safetensors", arrays)
-    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    tensorfiles.checkpoint(tmp_path / "in", config, arrays)
     done = checkpoints.convert(
         tmp_path / "in", tmp_path / "out", format=ANEW[form], rounding="rceil"
     )
@@ -582,8 +575,7 @@ def test_codes_become_another_format_by_float32(tmp_path, rng, form, monkeypatch
 def test_patterns_say_which_codes_are_quantized_anew(tmp_path, rng):
     config, arrays, _ = FORMS["modelopt_mixed"](rng)
     (tmp_path / "in").mkdir()
-    tensorfiles.write(tmp_path / "in" / "model.safetensors", arrays)
-    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    tensorfiles.checkpoint(tmp_path / "in", config, arrays)
     other = "model.layers.1.self_attn.o_proj.weight"
     for number, options in enumerate(({"include": "*o_proj*"}, {"exclude": "*up_proj*"})):
         out = tmp_path / str(number)
@@ -597,8 +589,7 @@ def test_patterns_say_which_codes_are_quantized_anew(tmp_path, rng):
 def test_weights_that_become_floats_are_named(tmp_path, rng):
     config, arrays, meaning = FORMS["odd_k"](rng)
     (tmp_path / "in").mkdir()
-    tensorfiles.write(tmp_path / "in" / "model.safetensors", arrays)
-    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    tensorfiles.checkpoint(tmp_path / "in", config, arrays)
     done = checkpoints.convert(tmp_path / "in", tmp_path / "out", to="compressed-tensors")
     assert sorted(done.dequantized) == sorted(n for n in meaning if n.startswith("vision_tower"))
     assert not set(done.dequantized) & {*done.kept, *done.rewritten, *done.quantized}

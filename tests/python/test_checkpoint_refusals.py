@@ -10,9 +10,10 @@ import torch
 
 import mx_kernels as mx
 import tensorfiles
-from checkpoint_forms import MX4, checkpoint, one_file, torch_of
+from checkpoint_forms import MX4, torch_of
 from mx_kernels.checkpoints import configs, convert
 from mx_kernels.checkpoints.configs import Rules
+from tensorfiles import checkpoint, one_file
 
 U8, F32 = np.uint8, np.float32
 FLOAT_SCALES = np.ones((1, 1), np.float32)

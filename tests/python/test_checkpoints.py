@@ -17,15 +17,14 @@ from checkpoint_forms import (
     FORMS,
     UP,
     assert_means,
-    checkpoint,
     codes,
     finite_fp8,
     floats,
-    one_file,
     scales,
     torch_of,
 )
 from mx_kernels.checkpoints.files import open_path
+from tensorfiles import checkpoint, one_file
 from tests.tiers import deep
 
 every_form = pytest.mark.parametrize("form", FORMS)

@@ -22,7 +22,7 @@ import mx_kernels as mx
 from bench.serving.environment import python_with
 from mx_kernels import checkpoints
 from mx_kernels.integrations.transformers import from_pretrained
-from tests.checkpoint_forms import checkpoint
+from tests.tensorfiles import checkpoint
 from tests.tiers import deep
 from tests.watchdog import BUILD_SECONDS, Limit
 

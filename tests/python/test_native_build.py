@@ -360,8 +360,8 @@ def test_a_module_built_elsewhere_needs_no_compiler(sources, built, tmp_path):
     assert process.stdout == "42\n"
 
 
-def test_without_the_compiler_and_our_own_metadata_libraries_are_the_loaders(monkeypatch, built):
-    """As on a host that has a checkout and modules: nothing there says which versions we ask for."""
+def test_without_compiler_and_metadata_libraries_are_the_loaders(sources, built, monkeypatch):
+    """As on a host with a checkout and modules: nothing says which versions we ask for."""
     module = native.find_or_build(built[0])
     monkeypatch.setattr(_builds, "has_compiler", lambda: ())
     monkeypatch.setattr(_builds, "_pinned", lambda name: name)

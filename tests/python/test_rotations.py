@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import mx_kernels as mx
-from checkpoint_forms import checkpoint as write
 from mx_kernels import checkpoints
 from mx_kernels.checkpoints.rotations import rotations_in
 from oracle import rotated
+from tensorfiles import checkpoint as write
 from tests.python.test_checkpoint_refusals import COMPRESSED, QUARK, at, turned
 
 

@@ -23,9 +23,13 @@ IN_MEMORY = {
     ("sm_80", "e4m3_2_64"): 16,
     ("sm_80", "e5m2_2_64"): 16,
     ("sm_89", "e2m1_2_64"): 8,
-    ("sm_90a", "e4m3_2_64"): 24,
-    ("sm_90a", "e5m2_2_64"): 24,
-    ("sm_90a", "int8_2_64"): 8,
+    ("sm_89", "e4m3_2_64"): 16,
+    ("sm_89", "e4m3_0_128"): 16,
+    ("sm_89", "e5m2_2_64"): 16,
+    ("sm_89", "e5m2_0_128"): 16,
+    ("sm_90a", "e4m3_1_128"): 8,
+    ("sm_90a", "e5m2_1_128"): 8,
+    ("sm_90a", "compute_marked"): 8,
 }
 """Bytes of registers that kernels have too many of for two groups, outside the steps of a tile."""
 
