@@ -22,14 +22,7 @@ from .codec import (
     finite_magnitude_of_chunk,
     scale_of_magnitude,
 )
-from .encode import (
-    Divisor,
-    e4m3_scale_over,
-    encoded,
-    encoded_over,
-    takes_pairs,
-    word_of_pairs,
-)
+from .encode import Divisor, e4m3_scale_over, encoded, encoded_over, takes_pairs, word_of_pairs
 from .host import CHUNK, VECTOR_BYTES
 from .instructions import keep_branch, round_two
 from .views import flat_of, rows_of
@@ -87,7 +80,7 @@ def nearest_bfloat16[
 @always_inline
 def store_pair[
     bits: Int
-](first: DevicePointer[DType.uint32], pair: Int, low: ChunkWords[bits], high: ChunkWords[bits],):
+](first: DevicePointer[DType.uint32], pair: Int, low: ChunkWords[bits], high: ChunkWords[bits]):
     """Stores the codes of a pair, behind those of the pairs before it."""
     comptime WORDS = PAIR * bits // WORD_BITS
     var to = rows_of(first, WORDS)
@@ -178,7 +171,7 @@ def finite_magnitude_of[dtype: DType, //](x: SIMD[dtype, PAIR]) -> UInt32:
 @always_inline
 def store_e4m3_scale[
     dtype: DType, //
-](scales: DevicePointer[DType.uint8], at: Int, x: SIMD[dtype, PAIR], six: Divisor,) -> Float32:
+](scales: DevicePointer[DType.uint8], at: Int, x: SIMD[dtype, PAIR], six: Divisor) -> Float32:
     """Stores the E4M3 scale of a pair, which is a block, under six tensor scales; returns it."""
     comptime assert PAIR == E4M3_BLOCK, "a pair is a block"
     var byte, scale = e4m3_scale_over(magnitude_of(x), six)
@@ -189,7 +182,7 @@ def store_e4m3_scale[
 @always_inline
 def encode_e4m3_block[
     dtype: DType, //
-](codes: DevicePointer[DType.uint32], place: Int, x: SIMD[dtype, PAIR], scale: Float32,):
+](codes: DevicePointer[DType.uint32], place: Int, x: SIMD[dtype, PAIR], scale: Float32):
     """Encodes a pair under any product of an E4M3 scale and a tensor scale."""
     comptime Encoding = Format.NVFP4
     comptime element = Encoding.element

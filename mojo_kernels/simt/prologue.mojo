@@ -98,16 +98,9 @@ def _quantize_float_blocks[
 ):
     """Quantizes blocks with float scales: lanes have one of a part of a row, else all threads."""
     comptime PART_LANES = Format.FP8_BLOCK.block_k // PAIR
-    var shape, row_pairs, thread = (
-        block_of(Int(format)),
-        k // PAIR,
-        Int(thread_idx.x),
-    )
+    var shape, row_pairs, thread = block_of(Int(format)), k // PAIR, Int(thread_idx.x)
     var threads = Int(block_dim.x)
-    var element, first_row = (
-        element_of[8](format),
-        Int(block_idx.x) << shape.row_bits,
-    )
+    var element, first_row = element_of[8](format), Int(block_idx.x) << shape.row_bits
     var pair_bits, k_blocks = shape.k_bits - log2_floor(PAIR), shape.k_blocks(k)
     if shape.row_bits == 0:
         var numbers = maker.begin[aligned](first_row)
@@ -115,10 +108,7 @@ def _quantize_float_blocks[
         var is_part, amax = k_blocks > 1, UInt32(0)
         if not is_part:
             for pair in range(thread, row_pairs, threads):
-                amax = max(
-                    amax,
-                    magnitude_of(maker.pair[aligned](first_row, pair, numbers)),
-                )
+                amax = max(amax, magnitude_of(maker.pair[aligned](first_row, pair, numbers)))
             amax = amax_of_warps(amax_of_lanes[LOG2_WARP](amax))
         var divisor = Divisor(float_scale_from_amax(amax, element, is_power != 0))
         if not is_part and thread == 0:
@@ -189,10 +179,7 @@ def _quantize_e4m3_row[
     else:
         var amax = UInt32(0)
         for pair in range(thread, num_pairs, threads):
-            amax = max(
-                amax,
-                finite_magnitude_of(maker.pair[aligned](row, pair, numbers)),
-            )
+            amax = max(amax, finite_magnitude_of(maker.pair[aligned](row, pair, numbers)))
         amax = amax_of_warps(amax_of_lanes[LOG2_WARP](amax))
         tensor_scale = tensor_scale_from_amax(amax)
 

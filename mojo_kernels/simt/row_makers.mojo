@@ -279,11 +279,7 @@ struct NormedRows[made: DType](RowMaker):
                     comptime if are_squares:
                         if self.is_centered:
                             a = self._less(a, mean, first + UInt32(i) * round_chunks + at)
-                            b = self._less(
-                                b,
-                                mean,
-                                first + UInt32(i) * round_chunks + at + HALF,
-                            )
+                            b = self._less(b, mean, first + UInt32(i) * round_chunks + at + HALF)
                         a = b.fma(b, a * a)
                     else:
                         a = a + b

@@ -239,9 +239,7 @@ def explain(
     device: Annotated[
         str, typer.Option(help=f"{', '.join(DEVICES)}; it need not be here.")
     ] = "cpu",
-    op: Annotated[
-        str, typer.Option(help="linear takes floats, matmul codes; or grouped_linear, moe.")
-    ] = "linear",
+    op: Annotated[str, typer.Option(help=f"One of {', '.join(OPERATIONS)}.")] = "linear",
     activations: Annotated[
         str | None, typer.Option(help="A format, or bf16; default: the device's best.")
     ] = None,

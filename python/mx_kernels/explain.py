@@ -13,6 +13,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Literal, NamedTuple, get_args, overload
 
 from mx_kernels._core import levels
@@ -52,10 +53,12 @@ FUSED: dict[str, Operation] = {
     one.__name__: one for one in (rms_norm_quantize, layer_norm_quantize, gate_quantize)
 }
 OPERATIONS = PRODUCTS | FUSED
-FUSED_KERNELS = {device: "simt/prologue.mojo" for device in ("cuda", "gfx950")}
-FUSED_KERNELS["cpu"] = "cpu/prologue.mojo"
-"""Where norms and gates become codes."""
-DEFAULT_GATES: dict[str, GateName] = {"moe": "swiglu_oai", "mlp": "silu", "gate_quantize": "silu"}
+DEFAULT_GATES: dict[str, GateName] = {
+    name: signature(operation).parameters["activation"].default
+    for name, operation in OPERATIONS.items()
+    if "activation" in signature(operation).parameters
+}
+"""Operations that have a gate, and theirs unless another is named."""
 Operand = tuple[int, ...] | Array | MXTensor
 """What an operation is called with, or its shape."""
 MAX_SIZE = 2**31 - 1
@@ -359,12 +362,12 @@ def explain(
             "; elsewhere codes are copied first"
         )
     right = format_named(format)
-    gate = GateOptions(activation or DEFAULT_GATES.get(op, "silu"), interleaved)
+    gate = GateOptions(activation or DEFAULT_GATES.get(op, DEFAULT_GATES["moe"]), interleaved)
     if op in FUSED:
         if activations is not None:
             raise ValueError(f"activations: got {activations!r} with op={op!r}, expected None")
         question = {"device": device, "op": op, "format": format}
-        return _explain_fused((m, n, k), gate if op == "gate_quantize" else None, question)
+        return _explain_fused((m, n, k), gate if op in DEFAULT_GATES else None, question)
     if activations is None:
         activations = of_kind(right, 1) if op == "matmul" else activations_for(device, format)
     left = check_mode(activations, DEFAULT_ROUNDING)
@@ -498,10 +501,7 @@ def _explain_fused(
     sizes: tuple[int, int, int], gate: GateOptions | None, question: dict[str, str]
 ) -> FusedExplanation:
     """Answers for norms and gates to codes."""
-    (m, n, k), device, fmt = sizes, question["device"], format_named(question["format"])
-    if device not in FUSED_KERNELS:
-        known = " or ".join(map(repr, FUSED_KERNELS))
-        raise ValueError(f"device: got {device!r}, expected {known}: no other has a kernel yet")
+    (m, n, k), fmt, is_cpu = sizes, format_named(question["format"]), question["device"] == "cpu"
     expected = n if gate is None else chosen_gate(gate).row.sums(n)
     if k != expected or n % fmt.k_multiple:
         what = "n" if gate is None else f"the floats of n hidden numbers, {expected}"
@@ -512,8 +512,8 @@ def _explain_fused(
     scale_bytes = math.prod(fmt.scales_of((m, n))) * fmt.scale_dtype.itemsize
     floats = m * k + (k if gate is None else 0)
     return FusedExplanation(
-        **question, shape=sizes, kernel=FUSED_KERNELS[device],
-        level=levels.pick().name if device == "cpu" else "",
+        **question, shape=sizes, kernel=f"{'cpu' if is_cpu else 'simt'}/prologue.mojo",
+        level=levels.pick().name if is_cpu else "",
         bytes_read=2 * floats, bytes_written=m * fmt.packed_bytes(n) + scale_bytes,
     )  # fmt: skip
 

@@ -147,7 +147,7 @@ def _norm(arrays: tuple, options: NormOptions, rules: tuple):
         return _norm((stream.detach(), weight, bias, None), options, rules), stream
     is_common = not is_compiling() and fused_ops.is_common_norm(*arrays, options)
     is_plain = is_common and not intercepted()
-    if is_plain or not (is_common or is_compiling() or watched(*arrays)):
+    if is_plain or not (is_compiling() or watched(*arrays)):
         arguments = fused_ops.norm_arguments(*arrays, options, *rules, is_common=is_common)
         codes, scales, stream = fused_ops.norm_quantize(*arguments)
     else:
@@ -203,7 +203,7 @@ def gate_quantize(
     rules = format, rounding, tensor_scale
     is_common = not is_compiling() and fused_ops.are_common_gates(x, up, options)
     is_plain = is_common and not intercepted()
-    if is_plain or not (is_common or is_compiling() or watched(x, up)):
+    if is_plain or not (is_compiling() or watched(x, up)):
         arguments, _ = fused_ops.gate_arguments(x, up, options, *rules, is_common=is_common)
         codes, scales = fused_ops.gate_quantize(*arguments)
     else:
@@ -444,27 +444,33 @@ class MXMLP(nn.Module):
 
 def _joined(first: Tensor, second: Tensor) -> Tensor:
     """Returns rows behind rows: in the layout they have if they fill its tiles, else plain."""
-    if isinstance(first, MXTensor) and isinstance(second, MXTensor):
-        unit = facts().layouts[first.byte_layout].row_unit(facts().formats[first.format])
-        if first.byte_layout != second.byte_layout or first.shape[0] % unit:
-            return arranged(torch.cat([first.unshuffle(), second.unshuffle()]))
+    if (
+        isinstance(first, MXTensor)
+        and isinstance(second, MXTensor)
+        and (first.byte_layout != second.byte_layout or not _fill_tiles(first, first.shape[0]))
+    ):
+        return arranged(torch.cat([first.unshuffle(), second.unshuffle()]))
     return torch.cat([first, second])
 
 
 def _halves(both: Tensor) -> tuple[Tensor, Tensor]:
     """Returns both halves of rows: views, or of a layout whose tiles they share, plain copies."""
-    if isinstance(both, MXTensor):
-        unit = facts().layouts[both.byte_layout].row_unit(facts().formats[both.format])
-        both = both.unshuffle() if both.shape[0] // 2 % unit else both
+    if isinstance(both, MXTensor) and not _fill_tiles(both, both.shape[0] // 2):
+        both = both.unshuffle()
     return both.chunk(2)
+
+
+def _fill_tiles(w: MXTensor, rows: int) -> bool:
+    """Says whether so many rows end with a tile of a layout."""
+    return rows % facts().layouts[w.byte_layout].row_unit(facts().formats[w.format]) == 0
 
 
 def _split_state(mlp: MXMLP, state_dict: dict, prefix: str, _metadata: dict) -> None:
     """Gives the entries of a state dict the names of three layers, in their order."""
     entries = {key: state_dict.pop(key) for key in [*state_dict] if key.startswith(prefix)}
-    both, rest = f"{prefix}gate_up_proj.", {}
-    halves = {key.removeprefix(both): _halves(t) for key, t in entries.items() if both in key}
-    rest = {key: entry for key, entry in entries.items() if not key.startswith(both)}
+    both = f"{prefix}gate_up_proj."
+    joined = [key for key in entries if key.startswith(both)]
+    halves = {key.removeprefix(both): _halves(entries.pop(key)) for key in joined}
     for place, name in enumerate(("gate_proj", "up_proj")):
         state_dict |= {f"{prefix}{name}.{part}": two[place] for part, two in halves.items()}
-    state_dict |= rest
+    state_dict |= entries
