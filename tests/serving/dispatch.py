@@ -95,7 +95,9 @@ def activations_are_what_is_said_or_best_by_these_weights():
         ("fp8", "fp8_block", "fp8_block")
     )
     assert activations_of("bf16", torch.device("cpu"), "fp8") == "bf16"
-    assert activations_of(None, torch.device("cuda"), "mxfp8") == "mxfp4"
+    gpu = {f: activations_of(None, torch.device("cuda"), f) for f in FORMATS}
+    assert (gpu["mxfp4"], gpu["mxfp8"], gpu["fp8_block_2d"]) == ("bf16", "mxfp8", "fp8_block")
+    assert "mxfp4" not in {*said.values(), *gpu.values()}
     assert "expected 'mxfp4'" in raised(ValueError, activations_of, "int4", torch.device("cpu"))
 
 
@@ -358,7 +360,7 @@ def weights_stay_on_the_device_where_vllm_put_them():
         assert layer.weight.codes.is_meta and layer.weight.scales.is_meta
     method.process_weights_after_loading(layer)
     assert layer.weight.is_meta and layer.weight.layout == "plain"
-    assert method.activations == "mxfp4"
+    assert method.activations == "bf16"
 
 
 def main() -> None:
