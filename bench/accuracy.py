@@ -171,7 +171,7 @@ class Models:
         for module in made.modules():
             if isinstance(module, mx.MXLinear):
                 module.activations = activations
-                module.rounding = mode_rounding(activations, rounding)
+                module.scale_rule = mode_rounding(activations, rounding)
         return made
 
     def run(self, choice: Choice, prompt: Tensor) -> None:
@@ -180,7 +180,7 @@ class Models:
 
     def _converted(self, weights: str, rounding: str) -> nn.Module:
         floats = copy.deepcopy(self.floats)
-        return mx.convert(floats, format=weights, activations=KEPT_FLOATS, rounding=rounding)
+        return mx.convert(floats, format=weights, activations=KEPT_FLOATS, scale_rule=rounding)
 
 
 def is_timed(choice: Choice) -> bool:

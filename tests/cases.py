@@ -16,16 +16,16 @@ import oracle
 # The extension has tables of its own, which a test compares with these: what is not compiled yet
 # can be collected.
 GATES = {
-    "swiglu_oai": {"activation": "swiglu_oai"},
-    "silu": {"activation": "silu"},
-    "silu with a limit": {"activation": "silu", "limit": 1.5},
-    "silu in turns": {"activation": "silu", "interleaved": True, "limit": 0.75, "alpha": 1.702},
-    "swiglu_oai in halves": {"activation": "swiglu_oai", "interleaved": False},
-    "swiglu_step": {"activation": "swiglu_step", "limit": 0.5},
-    "gelu_tanh": {"activation": "gelu_tanh"},
-    "situ": {"activation": "situ"},
-    "situ of plain ups": {"activation": "situ", "beta": 1.5, "linear_beta": float("inf")},
-    "relu2": {"activation": "relu2"},
+    "swiglu_oai": {"hidden_act": "swiglu_oai"},
+    "silu": {"hidden_act": "silu"},
+    "silu with a limit": {"hidden_act": "silu", "limit": 1.5},
+    "silu in turns": {"hidden_act": "silu", "interleaved": True, "limit": 0.75, "alpha": 1.702},
+    "swiglu_oai in halves": {"hidden_act": "swiglu_oai", "interleaved": False},
+    "swiglu_step": {"hidden_act": "swiglu_step", "limit": 0.5},
+    "gelu_tanh": {"hidden_act": "gelu_tanh"},
+    "situ": {"hidden_act": "situ"},
+    "situ of plain ups": {"hidden_act": "situ", "beta": 1.5, "linear_beta": float("inf")},
+    "relu2": {"hidden_act": "relu2"},
 }
 """What becomes of gates and ups: each activation, either order of rows, and limits that are met."""
 USUAL_GATES = ["swiglu_oai", "silu"]
@@ -125,7 +125,7 @@ def float32_corners(format: str = "mxfp4"):
     element `turns_under_every_scale` has all.
     """
     element = oracle.FORMATS[format].element
-    tops = [oracle.octave_top(rounding, element)[0] for rounding in oracle.ROUNDINGS]
+    tops = [oracle.octave_top(scale_rule, element)[0] for scale_rule in oracle.ROUNDINGS]
     turns = np.unique([*(2 * np.frexp(tops)[0]), 1.25, 1.5, 1.75])
     exponents = np.arange(-149, 128)
     bits = np.ldexp(turns[:, None], exponents).astype(np.float32).view(np.uint32).astype(np.int64)
@@ -134,7 +134,7 @@ def float32_corners(format: str = "mxfp4"):
     return np.concatenate([magnitudes, -magnitudes])
 
 
-def turns_under_every_scale(format: str, dtype: str, rounding: str):
+def turns_under_every_scale(format: str, dtype: str, scale_rule: str):
     """Returns blocks that hold, under each scale that `dtype` can reach, every turn of the element.
 
     The turns are the middles between neighbouring elements, with the next
@@ -143,7 +143,7 @@ def turns_under_every_scale(format: str, dtype: str, rounding: str):
     `i` of the second array.
     """
     element, kind = oracle.FORMATS[format].element, oracle.FLOATS[dtype]
-    top, _ = oracle.octave_top(rounding, element)
+    top, _ = oracle.octave_top(scale_rule, element)
     magnitudes = element.magnitudes[element.magnitudes <= top]
     middles = (magnitudes[1:] + magnitudes[:-1]) / 2
     largest = magnitudes[-1]

@@ -60,7 +60,7 @@ def exponents(rule: str) -> tuple[np.ndarray, np.ndarray]:
     largest = torch.linspace(1, 8, POINTS)[:-1]
     x = torch.zeros(len(largest), BLOCK)
     x[:, 0] = largest
-    q = mx.quantize(x, rounding=rule)
+    q = mx.quantize(x, scale_rule=rule)
     return largest.numpy(), q.scales[:, 0].numpy().astype(int) - BIAS
 
 
@@ -85,7 +85,7 @@ def errors(rule: str) -> tuple[np.ndarray, np.ndarray]:
     blocks /= blocks.abs().amax(1, keepdim=True)
     largest = torch.linspace(1, 8, ERROR_POINTS + 1)[:-1]
     x = largest[:, None, None] * blocks
-    error = mx.quantize(x, rounding=rule).dequantize(torch.float32) - x
+    error = mx.quantize(x, scale_rule=rule).dequantize(torch.float32) - x
     squares = error.pow(2).sum((1, 2)) / x.pow(2).sum((1, 2))
     return largest.numpy(), squares.sqrt().numpy()
 

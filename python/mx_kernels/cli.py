@@ -268,8 +268,10 @@ def convert(
         str | None,
         typer.Option(help=f"What floats become, default {DEFAULT_FORMAT}; and codes, if given."),
     ] = None,
-    rounding: Annotated[
-        str | None, typer.Option(help=f"How scales are chosen; default {DEFAULT_ROUNDING}.")
+    scale_rule: Annotated[
+        str | None, typer.Option(
+            "--scale-rule", "--rounding",
+            help=f"How scales are chosen; default {DEFAULT_ROUNDING}.")
     ] = None,
     include: Annotated[
         list[str] | None,
@@ -288,7 +290,7 @@ def convert(
     max_shard_bytes: Annotated[int | None, typer.Option(help="Of a file; default 5 GB.")] = None,
 ) -> None:  # fmt: skip
     """Write a checkpoint in another form; one of floats is quantized on the way."""
-    options = {"to": to, "format": format, "rounding": rounding, "k_axis": k_axis}
+    options = {"to": to, "format": format, "scale_rule": scale_rule, "k_axis": k_axis}
     patterns = {"include": include or (), "exclude": exclude or ()}
     with _explained():
         done = checkpoints.convert(

@@ -16,6 +16,8 @@ are, and the id of no expert makes its token NaN.
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -33,6 +35,7 @@ from mx_kernels._core.checks import (
 )
 from mx_kernels._core.facts import DEFAULT_ROUNDING
 from mx_kernels._core.gates import GateOptions, chosen_gate
+from mx_kernels._core.moved import renamed
 from mx_kernels.hints import ActivationsName, AnyArray, Array, FloatType, GateName, ScaleRule
 from mx_kernels.modules import MXModule, parameter
 from mx_kernels.ops import _dtype_of
@@ -41,13 +44,14 @@ from mx_kernels.tensor import MXTensor
 _OPS = torch.ops.mx_kernels
 
 
+@renamed(rounding="scale_rule")
 def grouped_linear(
     x: AnyArray,
     w: MXTensor,
     group_sizes: Array,
     *,
     bias: Array | None = None,
-    rounding: ScaleRule = DEFAULT_ROUNDING,
+    scale_rule: ScaleRule = DEFAULT_ROUNDING,
     out_dtype: FloatType | None = None,
     activations: ActivationsName | None = None,
 ) -> AnyArray:
@@ -69,7 +73,7 @@ def grouped_linear(
         group_sizes: rows of each expert [E], int32. Rows behind the last group become zero. A GPU
             takes a negative size for 0 and cuts the groups that go beyond x.
         bias: floats [E, N], added before the result is rounded.
-        rounding: how x is quantized, as in `linear`.
+        scale_rule: how x is quantized, as in `linear`.
         out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
         activations: what x is multiplied as, as in `linear`.
 
@@ -78,7 +82,7 @@ def grouped_linear(
         ValueError: if shapes or devices do not fit together, or if, on the CPU, a size is negative
             or the sizes are more than the rows of x.
     """
-    given = "grouped_linear", rounding, out_dtype, activations
+    given = "grouped_linear", scale_rule, out_dtype, activations
     if not is_compiling() and type(x) is Tensor and type(w) is MXTensor:
         out = products.repeat(given, x, w, None, (group_sizes, bias))
         if out is not None:
@@ -86,17 +90,18 @@ def grouped_linear(
     is_numpy = isinstance(x, np.ndarray)
     x, group_sizes, bias = map(tensor_of, (x, group_sizes, bias))
     if not is_compiling():
-        mode = check_grouped(x, w, group_sizes, bias, rounding, activations)
+        mode = check_grouped(x, w, group_sizes, bias, scale_rule, activations)
         code = None if out_dtype is None else float_code(out_dtype, "out_dtype")
         if is_numpy or not watched(x, w.codes, w.scales, group_sizes, bias):
             rules = None if is_numpy else given
             out = products.grouped_linear(x, w, group_sizes, bias, mode, code, rules)
             return array_of(out) if is_numpy else out
     call = _OPS.grouped_linear if is_compiling() else expert_ops.GroupedLinear.apply
-    rules = rounding, _dtype_of(x, out_dtype), asked_or_best(activations, w)
+    rules = scale_rule, _dtype_of(x, out_dtype), asked_or_best(activations, w)
     return call(x, *expert_ops.parts_of(w, "w"), group_sizes, bias, *rules)
 
 
+@renamed(rounding="scale_rule", activation="hidden_act")
 def moe(
     x: AnyArray,
     w_gate_up: MXTensor,
@@ -106,14 +111,14 @@ def moe(
     *,
     bias_gate_up: Array | None = None,
     bias_down: Array | None = None,
-    activation: GateName = "swiglu_oai",
+    hidden_act: GateName = "swiglu_oai",
     interleaved: bool | None = None,
     limit: float | None = None,
     alpha: float | None = None,
     beta: float | None = None,
     linear_beta: float | None = None,
     apply_router_weight_on_input: bool = False,
-    rounding: ScaleRule = DEFAULT_ROUNDING,
+    scale_rule: ScaleRule = DEFAULT_ROUNDING,
     out_dtype: FloatType | None = None,
     activations: ActivationsName | None = None,
 ) -> AnyArray:
@@ -159,7 +164,7 @@ def moe(
         expert_weights: floats [T, k].
         bias_gate_up: floats [E, 2I]; [E, I] without a gate.
         bias_down: floats [E, H].
-        activation: what becomes of gates and ups, one of these.
+        hidden_act: what becomes of gates and ups, one of these.
         interleaved: whether rows of gates and their ups take turns, gate first, or come in halves,
             gates first. None is the activation's own order.
         limit: of gates and ups, math.inf for none; None is the activation's own.
@@ -168,7 +173,7 @@ def moe(
         linear_beta: of "situ": that of ups, math.inf for none.
         apply_router_weight_on_input: Whether a slot's weight multiplies its row of x, rounded to
             x's dtype, instead of its result (Llama 4).
-        rounding: how x and the hidden numbers are quantized, as in `linear`.
+        scale_rule: how x and the hidden numbers are quantized, as in `linear`.
         out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
         activations: what both are multiplied as, as in `linear`.
 
@@ -179,22 +184,22 @@ def moe(
     """
     weights, choices = (w_gate_up, w_down), (interleaved, limit, alpha, beta, linear_beta)
     if apply_router_weight_on_input:
-        arrays, rules = (x, expert_ids, expert_weights), (rounding, out_dtype, activations)
+        arrays, rules = (x, expert_ids, expert_weights), (scale_rule, out_dtype, activations)
         arrays += bias_gate_up, bias_down
-        return _moe_of_weighted(arrays, weights, GateOptions(activation, *choices), rules)
-    given = "moe", activation, choices, *map(type, choices), rounding, out_dtype, activations
+        return _moe_of_weighted(arrays, weights, GateOptions(hidden_act, *choices), rules)
+    given = "moe", hidden_act, choices, *map(type, choices), scale_rule, out_dtype, activations
     are_tensors = type(x) is Tensor and type(w_gate_up) is type(w_down) is MXTensor
     if are_tensors and not is_compiling():
         others = expert_ids, expert_weights, bias_gate_up, bias_down
         out = products.repeat(given, x, w_gate_up, w_down, others)
         if out is not None:
             return out
-    is_numpy, gate = isinstance(x, np.ndarray), GateOptions(activation, *choices)
+    is_numpy, gate = isinstance(x, np.ndarray), GateOptions(hidden_act, *choices)
     arrays = x, expert_ids, expert_weights, bias_gate_up, bias_down
     x, expert_ids, expert_weights, *biases = map(tensor_of, arrays)
     if not is_compiling():
         routing = expert_ids, expert_weights
-        mode, chosen = check_moe(x, *weights, *routing, biases, gate, rounding, activations)
+        mode, chosen = check_moe(x, *weights, *routing, biases, gate, scale_rule, activations)
         dtype = None if out_dtype is None else float_code(out_dtype, "out_dtype")
         bytes_of = (part for w in weights for part in (w.codes, w.scales))
         if is_numpy or not watched(x, *bytes_of, *routing, *biases):
@@ -203,7 +208,7 @@ def moe(
             return array_of(out) if is_numpy else out
     call = _OPS.moe if is_compiling() else expert_ops.Moe.apply
     parts = *expert_ops.parts_of(w_gate_up, "w_gate_up"), *expert_ops.parts_of(w_down, "w_down")
-    rules = rounding, _dtype_of(x, out_dtype), asked_or_best(activations, w_down)
+    rules = scale_rule, _dtype_of(x, out_dtype), asked_or_best(activations, w_down)
     return call(x, *parts, expert_ids, expert_weights, *biases, *gate.plain(), *rules)
 
 
@@ -218,11 +223,11 @@ def _moe_of_weighted(
         gate: its activation.
         rules: its rounding, out_dtype and activations.
     """
-    is_numpy, (rounding, out_dtype, activations) = isinstance(arrays[0], np.ndarray), rules
+    is_numpy, (scale_rule, out_dtype, activations) = isinstance(arrays[0], np.ndarray), rules
     x, expert_ids, expert_weights, *biases = map(tensor_of, arrays)
     if not is_compiling():
         routing = expert_ids, expert_weights
-        check_moe(x, *weights, *routing, biases, gate, rounding, activations)
+        check_moe(x, *weights, *routing, biases, gate, scale_rule, activations)
     tokens, slots = expert_ids.shape
     rows = (x[:, None].float() * expert_weights[..., None].float()).to(x.dtype)
     named = dict(zip(("bias_gate_up", "bias_down"), biases, strict=True)) | gate._asdict()
@@ -233,7 +238,7 @@ def _moe_of_weighted(
         expert_ids.reshape(-1, 1),
         torch.ones_like(expert_weights).reshape(-1, 1),
         out_dtype=out_dtype if slots == 1 else torch.float32,
-        rounding=rounding,
+        scale_rule=scale_rule,
         activations=activations,
         **named,
     )
@@ -256,7 +261,7 @@ class MXExperts(MXModule):
         down_proj: the quantized weights [E, H, I].
         gate_up_proj_bias: floats, a number for each row of gate_up_proj, or None.
         down_proj_bias: floats [E, H], or None.
-        activation: what becomes of gates and ups, see `mx_kernels.moe`.
+        hidden_act: what becomes of gates and ups, see `mx_kernels.moe`.
         interleaved: whether rows of gates and ups take turns, likewise.
         limit: likewise.
         alpha: likewise.
@@ -264,7 +269,7 @@ class MXExperts(MXModule):
         linear_beta: likewise.
         apply_router_weight_on_input: likewise.
         takes_rows: whether it is called with rows of each expert in turn, and nothing else.
-        rounding: how activations are quantized.
+        scale_rule: how activations are quantized.
         activations: what they are multiplied as, as in `linear`; what None stands for is settled
             here, by the device that the weights lie on.
 
@@ -280,6 +285,7 @@ class MXExperts(MXModule):
     intermediate_size: int
     interleaved: bool | None
 
+    @renamed(rounding="scale_rule", activation="hidden_act")
     def __init__(
         self,
         gate_up_proj: MXTensor,
@@ -287,7 +293,7 @@ class MXExperts(MXModule):
         *,
         gate_up_proj_bias: Tensor | None = None,
         down_proj_bias: Tensor | None = None,
-        activation: GateName = "silu",
+        hidden_act: GateName = "silu",
         interleaved: bool | None = None,
         limit: float | None = None,
         alpha: float | None = None,
@@ -295,11 +301,11 @@ class MXExperts(MXModule):
         linear_beta: float | None = None,
         apply_router_weight_on_input: bool = False,
         takes_rows: bool = False,
-        rounding: ScaleRule = DEFAULT_ROUNDING,
+        scale_rule: ScaleRule = DEFAULT_ROUNDING,
         activations: ActivationsName | None = None,
     ):
         super().__init__()
-        gate = GateOptions(activation, interleaved, limit, alpha, beta, linear_beta)
+        gate = GateOptions(hidden_act, interleaved, limit, alpha, beta, linear_beta)
         chosen = chosen_gate(gate)
         first = "gate_up_proj" if chosen.row.is_gated else "up_proj"
         self.WEIGHTS = first, "down_proj"
@@ -314,7 +320,7 @@ class MXExperts(MXModule):
                 f"[E, {'2I' if row.is_gated else 'I'}, H] and [E, H, I]"
             )
         activations = asked_or_best(activations, down_proj)
-        check_mode(activations, rounding)
+        check_mode(activations, scale_rule)
         for (name, w), (bias_name, bias) in zip(weights.items(), biases.items(), strict=True):
             check_biases(bias, bias_name, w, name)
             self.register_parameter(name, parameter(w))
@@ -326,9 +332,15 @@ class MXExperts(MXModule):
         self.interleaved = chosen.interleaved if row.is_gated else None
         self.apply_router_weight_on_input = apply_router_weight_on_input
         self.takes_rows = takes_rows
-        self.rounding: ScaleRule = rounding
+        self.scale_rule: ScaleRule = scale_rule
         self.activations: ActivationsName = activations
         self._warn_if_slow()
+
+    @property
+    def activation(self) -> GateName:
+        """The old name of `hidden_act`."""
+        warnings.warn("activation is hidden_act now", DeprecationWarning, stacklevel=2)
+        return self.hidden_act
 
     def forward(
         self,
@@ -377,6 +389,6 @@ class MXExperts(MXModule):
         """Names sizes, gate, format, layout and rounding in the module's repr."""
         return (
             f"num_experts={self.num_experts}, hidden_size={self.hidden_size}, "
-            f"intermediate_size={self.intermediate_size}, activation={self.activation}, "
+            f"intermediate_size={self.intermediate_size}, hidden_act={self.hidden_act}, "
             f"{self._show_choices()}"
         )

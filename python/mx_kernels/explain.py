@@ -32,6 +32,7 @@ from mx_kernels._core.facts import (
     unsupported,
 )
 from mx_kernels._core.gates import GateOptions, check_gate, chosen_gate
+from mx_kernels._core.moved import renamed
 from mx_kernels._core.native import gpu_plans
 from mx_kernels._core.products import question
 from mx_kernels._core.protocol import ENCODED, KEPT
@@ -54,9 +55,9 @@ FUSED: dict[str, Operation] = {
 }
 OPERATIONS = PRODUCTS | FUSED
 DEFAULT_GATES: dict[str, GateName] = {
-    name: signature(operation).parameters["activation"].default
+    name: signature(operation).parameters["hidden_act"].default
     for name, operation in OPERATIONS.items()
-    if "activation" in signature(operation).parameters
+    if "hidden_act" in signature(operation).parameters
 }
 """Operations that have a gate, and theirs unless another is named."""
 Operand = tuple[int, ...] | Array | MXTensor
@@ -246,7 +247,7 @@ def explain(
     format: FormatName | None = None,
     experts: int,
     slots: int = 0,
-    activation: GateName | None = None,
+    hidden_act: GateName | None = None,
     interleaved: bool | None = None,
 ) -> ExpertsExplanation: ...
 
@@ -261,7 +262,7 @@ def explain(
     op: Operation,
     activations: ActivationsName | None = None,
     format: FormatName | None = None,
-    activation: GateName | None = None,
+    hidden_act: GateName | None = None,
     interleaved: bool | None = None,
 ) -> ExpertsExplanation | FusedExplanation: ...
 
@@ -276,12 +277,13 @@ def explain(
     activations: ActivationsName | None = None,
     format: FormatName | None = None,
     slots: int = 0,
-    activation: GateName | None = None,
+    hidden_act: GateName | None = None,
     interleaved: bool | None = None,
     by_columns: bool = False,
 ) -> Explanation | ExpertsExplanation: ...
 
 
+@renamed(activation="hidden_act")
 def explain(
     m: int | Operation,
     n: int | Operand,
@@ -293,7 +295,7 @@ def explain(
     format: FormatName | None = None,
     experts: int = 0,
     slots: int = 0,
-    activation: GateName | None = None,
+    hidden_act: GateName | None = None,
     interleaved: bool | None = None,
     by_columns: bool = False,
 ) -> Explanation | ExpertsExplanation | FusedExplanation:
@@ -326,7 +328,7 @@ def explain(
         format: the weights' format, where they are no MXTensor; of norms and gates the codes'.
         experts: how many there are, of sizes of experts alone.
         slots: experts of a token, of `moe` alone.
-        activation: of `moe`, where None is "swiglu_oai", `mlp` and `gate_quantize`, "silu".
+        hidden_act: of `moe`, where None is "swiglu_oai", `mlp` and `gate_quantize`, "silu".
         interleaved: of these: whether gates and ups take turns.
         by_columns: whether codes of both sides lie column by column, of `matmul` on gfx950.
 
@@ -340,7 +342,7 @@ def explain(
             if value:
                 raise ValueError(f"{name}: got {value!r} beside operands, expected none: they tell")
         op, stated = m, {"device": device, "activations": activations, "format": format}
-        (m, n, k), experts, stated = _read(_name_of(op), n, k, activation, stated)
+        (m, n, k), experts, stated = _read(_name_of(op), n, k, hidden_act, stated)
         device, activations, format = stated.values()
     op = _name_of(op)
     device = "cpu" if device is None else device
@@ -355,14 +357,14 @@ def explain(
             raise TypeError(f"{name}: got {type(size).__name__}, expected int")
         if not 1 <= size <= MAX_SIZE:
             raise ValueError(f"{name}: got {size}, expected a number from 1 to {MAX_SIZE}")
-    _check_unused(op, experts=experts, slots=slots, activation=activation, interleaved=interleaved)
+    _check_unused(op, experts=experts, slots=slots, hidden_act=hidden_act, interleaved=interleaved)
     if by_columns and (op, device) != ("matmul", "gfx950"):
         raise ValueError(
             f"by_columns: got True with op={op!r}, device={device!r}, expected 'matmul' on 'gfx950'"
             "; elsewhere codes are copied first"
         )
     right = format_named(format)
-    gate = GateOptions(activation or DEFAULT_GATES.get(op, DEFAULT_GATES["moe"]), interleaved)
+    gate = GateOptions(hidden_act or DEFAULT_GATES.get(op, DEFAULT_GATES["moe"]), interleaved)
     if op in FUSED:
         if activations is not None:
             raise ValueError(f"activations: got {activations!r} with op={op!r}, expected None")
@@ -372,7 +374,7 @@ def explain(
         activations = of_kind(right, 1) if op == "matmul" else activations_for(device, format)
     left = check_mode(activations, DEFAULT_ROUNDING)
     if op == "matmul":
-        left = Mode(ENCODED, format_named(activations).code, left.rounding)
+        left = Mode(ENCODED, format_named(activations).code, left.scale_rule)
     block = right.k_multiple
     if k % block:
         raise ValueError(f"k: got {k}, expected a multiple of {block}")
@@ -401,12 +403,12 @@ def _name_of(op: str | Operation | None) -> str:
     if not isinstance(op, str) or op not in OPERATIONS:
         raise ValueError(f"op: got {op!r}, expected {' or '.join(map(repr, OPERATIONS))}")
     message = f'explain(..., op="{op}") is deprecated: op=mx_kernels.{op}, or the call itself'
-    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    warnings.warn(message, DeprecationWarning, stacklevel=4)
     return op
 
 
 def _read(
-    op: str, x: Operand, w: Operand, activation: GateName | None, stated: dict[str, str | None]
+    op: str, x: Operand, w: Operand, hidden_act: GateName | None, stated: dict[str, str | None]
 ) -> tuple[tuple[int, int, int], int, dict[str, str | None]]:
     """Returns m, n and k of an operation's operands, the number of experts, and what they tell.
 
@@ -414,7 +416,7 @@ def _read(
         op: its name.
         x: its left side, or a shape.
         w: its weights, or a shape.
-        activation: of "moe".
+        hidden_act: of "moe".
         stated: device, activations and format as they were given; None for what was not.
     """
     told: dict[str, str] = {}
@@ -442,7 +444,7 @@ def _read(
         )
     n = weights[-2]
     if op in DEFAULT_GATES:
-        n //= chosen_gate(GateOptions(activation or DEFAULT_GATES[op])).row.sums(1)
+        n //= chosen_gate(GateOptions(hidden_act or DEFAULT_GATES[op])).row.sums(1)
     experts = weights[0] if is_of_experts else 0
     return (math.prod(rows[:-1]), n, rows[-1]), experts, stated | told
 
@@ -451,7 +453,7 @@ def _check_unused(op: str, **given) -> None:
     """Raises if an argument was given that the product does not have."""
     for name, value in given.items():
         known: tuple[str, ...] = EXPERT_OPS if name == "experts" else ("moe",)
-        known = tuple(DEFAULT_GATES) if name in ("activation", "interleaved") else known
+        known = tuple(DEFAULT_GATES) if name in ("hidden_act", "interleaved") else known
         if (value or value is False) and op not in known:
             raise ValueError(
                 f"{name}: got {value!r} with op={op!r}, expected none; it is of "

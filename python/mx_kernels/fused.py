@@ -23,6 +23,7 @@ from mx_kernels._core.checks import check_weights
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
 from mx_kernels._core.fused_ops import NormOptions
 from mx_kernels._core.gates import GateOptions
+from mx_kernels._core.moved import renamed
 from mx_kernels._core.torch_ops import as_scales_of_call
 from mx_kernels.experts import moe
 from mx_kernels.hints import (
@@ -40,6 +41,7 @@ from mx_kernels.tensor import MXTensor
 _OPS = torch.ops.mx_kernels
 
 
+@renamed(rounding="scale_rule")
 def rms_norm_quantize(
     x: Array,
     weight: Array | None = None,
@@ -49,7 +51,7 @@ def rms_norm_quantize(
     weight_offset: float = 0.0,
     rounds: RoundsName = "each",
     format: FormatName = DEFAULT_FORMAT,
-    rounding: ScaleRule = DEFAULT_ROUNDING,
+    scale_rule: ScaleRule = DEFAULT_ROUNDING,
     tensor_scale: float | Array | None = None,
 ) -> MXTensor | tuple[MXTensor, Array]:
     """Quantizes `weight * x / sqrt(mean(x**2) + eps)`, computed in float32, in one pass.
@@ -80,7 +82,7 @@ def rms_norm_quantize(
         weight_offset: is added to the weight in float32: 1 for Gemma's.
         rounds: "each", "result" or "none", as above.
         format: as in `quantize`.
-        rounding: as in `quantize`.
+        scale_rule: as in `quantize`.
         tensor_scale: as in `quantize`.
 
     Returns:
@@ -91,9 +93,10 @@ def rms_norm_quantize(
         ValueError: as `quantize` does, and if shapes, dtypes or devices do not fit together.
     """
     options = NormOptions(False, eps, weight_offset, rounds)
-    return _norm((x, weight, None, residual), options, (format, rounding, tensor_scale))
+    return _norm((x, weight, None, residual), options, (format, scale_rule, tensor_scale))
 
 
+@renamed(rounding="scale_rule")
 def layer_norm_quantize(
     x: Array,
     weight: Array | None = None,
@@ -104,7 +107,7 @@ def layer_norm_quantize(
     weight_offset: float = 0.0,
     rounds: RoundsName = "result",
     format: FormatName = DEFAULT_FORMAT,
-    rounding: ScaleRule = DEFAULT_ROUNDING,
+    scale_rule: ScaleRule = DEFAULT_ROUNDING,
     tensor_scale: float | Array | None = None,
 ) -> MXTensor | tuple[MXTensor, Array]:
     """Quantizes `(x - mean) / sqrt(variance + eps) * weight + bias`, as `rms_norm_quantize` does.
@@ -124,7 +127,7 @@ def layer_norm_quantize(
         weight_offset: is added to the weight in float32.
         rounds: "each", "result" or "none".
         format: as in `quantize`.
-        rounding: as in `quantize`.
+        scale_rule: as in `quantize`.
         tensor_scale: as in `quantize`.
 
     Returns:
@@ -134,12 +137,12 @@ def layer_norm_quantize(
         TypeError, ValueError: as `rms_norm_quantize` does, and for a bias without a weight.
     """
     options = NormOptions(True, eps, weight_offset, rounds)
-    return _norm((x, weight, bias, residual), options, (format, rounding, tensor_scale))
+    return _norm((x, weight, bias, residual), options, (format, scale_rule, tensor_scale))
 
 
 def _norm(arrays: tuple, options: NormOptions, rules: tuple):
     """Checks and launches a norm, or hands it over to torch."""
-    (x, weight, bias, residual), (format, rounding, given) = arrays, rules
+    (x, weight, bias, residual), (format, scale_rule, given) = arrays, rules
     if residual is not None and _wants_gradient(x, residual):
         # The same bits: float32 sums, rounded. The codes have no gradient, the sums do.
         fused_ops.norm_arguments(x, weight, bias, residual, options, *rules, is_fake=True)
@@ -152,25 +155,26 @@ def _norm(arrays: tuple, options: NormOptions, rules: tuple):
         codes, scales, stream = fused_ops.norm_quantize(*arguments)
     else:
         given = as_scales_of_call(given, x)
-        arguments = (*options._replace(eps=float(options.eps)), format, rounding, given)
+        arguments = (*options._replace(eps=float(options.eps)), format, scale_rule, given)
         codes, scales, stream = _OPS.norm_quantize(x, weight, bias, residual, *arguments)
     dtype = torch.float32 if options.rounds == "none" else torch_dtype(x)
     q = _tensor(codes, scales, format, dtype, x.shape if is_plain else None)
     return q if residual is None else (q, stream)
 
 
+@renamed(rounding="scale_rule", activation="hidden_act")
 def gate_quantize(
     x: Array,
     up: Array | None = None,
     *,
-    activation: GateName = "silu",
+    hidden_act: GateName = "silu",
     interleaved: bool | None = None,
     limit: float | None = None,
     alpha: float | None = None,
     beta: float | None = None,
     linear_beta: float | None = None,
     format: FormatName = DEFAULT_FORMAT,
-    rounding: ScaleRule = DEFAULT_ROUNDING,
+    scale_rule: ScaleRule = DEFAULT_ROUNDING,
     tensor_scale: float | Array | None = None,
 ) -> MXTensor:
     """Quantizes hidden numbers, `activation(gate, up)` rounded to x's dtype, in one pass.
@@ -184,7 +188,7 @@ def gate_quantize(
         x: gates [..., K], any row stride; without `up` gates and ups [..., 2K], as a product with
             the weights of both gives them; of "relu2", which has no gate, ups [..., K].
         up: ups of the shape and dtype of x.
-        activation: a name of the table of `moe`.
+        hidden_act: a name of the table of `moe`.
         interleaved: whether gates and ups take turns in x, gate first, or come in halves, gates
             first. None is the activation's own order.
         limit: as in `moe`.
@@ -192,15 +196,15 @@ def gate_quantize(
         beta: as in `moe`.
         linear_beta: as in `moe`.
         format: as in `quantize`.
-        rounding: as in `quantize`.
+        scale_rule: as in `quantize`.
         tensor_scale: as in `quantize`.
 
     Raises:
         TypeError: if x or up are not arrays of floats.
         ValueError: as `quantize` and `moe` do, and if shapes, dtypes or devices do not fit.
     """
-    options = GateOptions(activation, interleaved, limit, alpha, beta, linear_beta)
-    rules = format, rounding, tensor_scale
+    options = GateOptions(hidden_act, interleaved, limit, alpha, beta, linear_beta)
+    rules = format, scale_rule, tensor_scale
     is_common = not is_compiling() and fused_ops.are_common_gates(x, up, options)
     is_plain = is_common and not intercepted()
     if is_plain or not (is_compiling() or watched(x, up)):
@@ -208,7 +212,7 @@ def gate_quantize(
         codes, scales = fused_ops.gate_quantize(*arguments)
     else:
         given = as_scales_of_call(tensor_scale, x)
-        codes, scales = _OPS.gate_quantize(x, up, *options.plain(), format, rounding, given)
+        codes, scales = _OPS.gate_quantize(x, up, *options.plain(), format, scale_rule, given)
     return _tensor(codes, scales, format, torch_dtype(x), x.shape if is_plain else None)
 
 
@@ -232,6 +236,7 @@ def _tensor(
     return MXTensor._trusted(codes, scales, shape, format=format, dtype=dtype, measure=is_plain)
 
 
+@renamed(rounding="scale_rule", activation="hidden_act")
 def mlp(
     x: AnyArray,
     w_gate_up: MXTensor,
@@ -239,13 +244,13 @@ def mlp(
     *,
     bias_gate_up: AnyArray | None = None,
     bias_down: AnyArray | None = None,
-    activation: GateName = "silu",
+    hidden_act: GateName = "silu",
     interleaved: bool | None = None,
     limit: float | None = None,
     alpha: float | None = None,
     beta: float | None = None,
     linear_beta: float | None = None,
-    rounding: ScaleRule = DEFAULT_ROUNDING,
+    scale_rule: ScaleRule = DEFAULT_ROUNDING,
     out_dtype: FloatType | None = None,
     activations: ActivationsName | None = None,
 ) -> AnyArray:
@@ -264,13 +269,13 @@ def mlp(
         w_down: weights [H, I].
         bias_gate_up: floats [2I]; [I] without a gate.
         bias_down: floats [H].
-        activation: what becomes of gates and ups, as in `moe`, and so are all others.
+        hidden_act: what becomes of gates and ups, as in `moe`, and so are all others.
         interleaved: whether rows of gates and ups take turns, gate first, or come in halves.
         limit: of gates and ups.
         alpha: of "swiglu_oai" and "silu".
         beta: of "situ".
         linear_beta: of "situ".
-        rounding: how x and the hidden numbers are quantized, as in `linear`.
+        scale_rule: how x and the hidden numbers are quantized, as in `linear`.
         out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
         activations: what both are multiplied as, as in `linear`.
 
@@ -294,13 +299,13 @@ def mlp(
         ids,
         ones,
         **{name: bias if bias is None else bias[None] for name, bias in biases.items()},
-        activation=activation,
+        hidden_act=hidden_act,
         interleaved=interleaved,
         limit=limit,
         alpha=alpha,
         beta=beta,
         linear_beta=linear_beta,
-        rounding=rounding,
+        scale_rule=scale_rule,
         out_dtype=out_dtype,
         activations=activations,
     )
@@ -316,7 +321,7 @@ class MXNorm(nn.Module):
         rounds: where the norm rounds, as in `rms_norm_quantize`: "each" or "result".
         weight_offset: is added to the weight in float32, of "result".
         format: of the codes.
-        rounding: how they are quantized.
+        scale_rule: how they are quantized.
     """
 
     def __init__(
@@ -327,7 +332,7 @@ class MXNorm(nn.Module):
         rounds: RoundsName,
         weight_offset: float = 0.0,
         format: FormatName,
-        rounding: ScaleRule,
+        scale_rule: ScaleRule,
     ):
         super().__init__()
         is_parameter = isinstance(weight, nn.Parameter)
@@ -336,7 +341,7 @@ class MXNorm(nn.Module):
         self.rounds: RoundsName = rounds
         self.weight_offset: float = weight_offset
         self.format: FormatName = format
-        self.rounding: ScaleRule = rounding
+        self.scale_rule: ScaleRule = scale_rule
 
     def forward(self, x: Tensor) -> MXTensor | Tensor:
         """Returns the codes of normalized rows [..., K]; floats where a gradient is wanted."""
@@ -344,7 +349,7 @@ class MXNorm(nn.Module):
         # Of another dtype, transformers' result would have it.
         is_usual = self.rounds == "result" or weight.dtype == x.dtype
         if is_usual and not _wants_gradient(x, weight):
-            rules = {"rounds": self.rounds, "format": self.format, "rounding": self.rounding}
+            rules = {"rounds": self.rounds, "format": self.format, "scale_rule": self.scale_rule}
             rules["weight_offset"] = self.weight_offset
             return rms_norm_quantize(x, weight, eps=self.eps, **rules)
         y = x.float()
@@ -357,7 +362,9 @@ class MXNorm(nn.Module):
     def extra_repr(self) -> str:
         """Names its numbers in the module's repr."""
         size = self.weight.shape[0]
-        return f"{size}, eps={self.eps}, rounds={self.rounds}, gives {self.format}, {self.rounding}"
+        return (
+            f"{size}, eps={self.eps}, rounds={self.rounds}, gives {self.format}, {self.scale_rule}"
+        )
 
 
 class MXMLP(nn.Module):

@@ -36,6 +36,7 @@ from mx_kernels._core.facts import (
     facts,
     weights_format,
 )
+from mx_kernels._core.moved import renamed
 from mx_kernels.hints import ActivationsName, FormatName, LayoutName, ScaleRule
 from mx_kernels.integrations import torch_distributed
 from mx_kernels.tensor import MXTensor
@@ -47,7 +48,7 @@ class MXModule(nn.Module):
     WEIGHTS: tuple[str, ...]
     """The names of those parameters."""
 
-    rounding: ScaleRule
+    scale_rule: ScaleRule
     activations: ActivationsName
 
     @property
@@ -87,11 +88,17 @@ class MXModule(nn.Module):
 
     def _rules(self) -> dict:
         """What activations become, as the operations take it."""
-        return {"rounding": self.rounding, "activations": self.activations}
+        return {"scale_rule": self.scale_rule, "activations": self.activations}
+
+    @property
+    def rounding(self) -> ScaleRule:
+        """The old name of `scale_rule`."""
+        warnings.warn("rounding is scale_rule now", DeprecationWarning, stacklevel=2)
+        return self.scale_rule
 
     def _show_choices(self) -> str:
         return (
-            f"format={self.format}, layout={self.layout}, rounding={self.rounding}, "
+            f"format={self.format}, layout={self.layout}, scale_rule={self.scale_rule}, "
             f"activations={self.activations}"
         )
 
@@ -134,7 +141,7 @@ class MXLinear(MXModule, nn.Linear):
     Args:
         weight: the quantized weights [out_features, in_features], in any format and layout.
         bias: [out_features] floats, or None.
-        rounding: how activations are quantized.
+        scale_rule: how activations are quantized.
         activations: what they are multiplied as, as in `linear`; what None stands for is settled
             here, by the device that the weight lies on.
         hadamard: how many of their neighbours are rotated together, as in `linear`. It is no part
@@ -150,12 +157,13 @@ class MXLinear(MXModule, nn.Linear):
     in_features: int
     out_features: int
 
+    @renamed(rounding="scale_rule")
     def __init__(
         self,
         weight: MXTensor,
         bias: Tensor | None = None,
         *,
-        rounding: ScaleRule = DEFAULT_ROUNDING,
+        scale_rule: ScaleRule = DEFAULT_ROUNDING,
         activations: ActivationsName | None = None,
         hadamard: int | None = None,
     ):
@@ -163,14 +171,14 @@ class MXLinear(MXModule, nn.Linear):
         check_operand(weight, "weight")
         if weight.ndim != 2:
             raise ValueError(f"weight: got shape {list(weight.shape)}, expected [out, in]")
-        check_rounding(rounding)
+        check_rounding(scale_rule)
         activations = asked_or_best(activations, weight)
-        check_mode(activations, rounding)
+        check_mode(activations, scale_rule)
         check_hadamard(hadamard, weight, needs_kernel=False)
         if bias is not None:
             check_bias(bias, weight)
         self.out_features, self.in_features = weight.shape
-        self.rounding: ScaleRule = rounding
+        self.scale_rule: ScaleRule = scale_rule
         self.activations: ActivationsName = activations
         self.hadamard: int | None = hadamard
         self.register_parameter("weight", parameter(weight))
@@ -178,12 +186,13 @@ class MXLinear(MXModule, nn.Linear):
         self._warn_if_slow()
 
     @classmethod
+    @renamed(rounding="scale_rule")
     def from_linear(
         cls,
         linear: nn.Linear,
         *,
         format: FormatName = DEFAULT_FORMAT,
-        rounding: ScaleRule = DEFAULT_ROUNDING,
+        scale_rule: ScaleRule = DEFAULT_ROUNDING,
         device: str | torch.device | None = None,
         activations: ActivationsName | None = None,
     ) -> MXLinear:
@@ -192,7 +201,7 @@ class MXLinear(MXModule, nn.Linear):
         Args:
             linear: float weights, in_features a multiple of the block size.
             format: what the weights are quantized to; "fp8_block" is "fp8_block_2d" for them.
-            rounding: how the weights and, in each call, the activations are quantized.
+            scale_rule: how the weights and, in each call, the activations are quantized.
             device: whose layout the weights get, as in `preshuffle`. None is the layout of
                 the device they lie on, plain if it has none.
             activations: what activations are multiplied as: a format, or "bf16", where the
@@ -202,9 +211,9 @@ class MXLinear(MXModule, nn.Linear):
             raise TypeError(f"linear: got {type(linear).__name__}, expected an nn.Linear")
         if activations is None:
             activations = activations_for(device or linear.weight.device, format)
-        weight = quantized(linear.weight, format=format, rounding=rounding, device=device)
-        calls = mode_rounding(activations, rounding)
-        self = cls(weight, linear.bias, rounding=calls, activations=activations)
+        weight = quantized(linear.weight, format=format, scale_rule=scale_rule, device=device)
+        calls = mode_rounding(activations, scale_rule)
+        self = cls(weight, linear.bias, scale_rule=calls, activations=activations)
         return self.train(linear.training)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -217,7 +226,7 @@ class MXLinear(MXModule, nn.Linear):
 
     def _rules(self) -> dict:
         return {
-            "rounding": self.rounding,
+            "scale_rule": self.scale_rule,
             "activations": self.activations,
             "hadamard": self.hadamard,
         }
@@ -239,14 +248,14 @@ def quantized(
     weight: Tensor,
     *,
     format: FormatName,
-    rounding: ScaleRule,
+    scale_rule: ScaleRule,
     device: str | torch.device | None = None,
 ) -> MXTensor:
     """Quantizes float weights and gives them the layout of `device`.
 
     None is the device they lie on, see `arranged`.
     """
-    weight = ops.quantize(weight.detach(), format=weights_format(format), rounding=rounding)
+    weight = ops.quantize(weight.detach(), format=weights_format(format), scale_rule=scale_rule)
     return arranged(weight, device)
 
 

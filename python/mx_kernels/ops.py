@@ -49,6 +49,7 @@ from mx_kernels._core.facts import (
     ceil_to,
     facts,
 )
+from mx_kernels._core.moved import renamed
 from mx_kernels.hints import ActivationsName, AnyArray, Array, FloatType, FormatName, ScaleRule
 from mx_kernels.tensor import MXTensor
 
@@ -59,11 +60,12 @@ _LARGEST_NVFP4 = 6.0 * 448.0
 """The largest code times the largest scale."""
 
 
+@renamed(rounding="scale_rule")
 def quantize(
     x: Array,
     *,
     format: FormatName = DEFAULT_FORMAT,
-    rounding: ScaleRule = DEFAULT_ROUNDING,
+    scale_rule: ScaleRule = DEFAULT_ROUNDING,
     tensor_scale: float | Array | None = None,
     hadamard: int | None = None,
 ) -> MXTensor:
@@ -85,7 +87,7 @@ def quantize(
     Args:
         x: torch tensor or NumPy array; K is a multiple of 32.
         format: a name from the format table, as above.
-        rounding: how the block's scale is chosen: "floor", "even", "ceil" or "rceil". A float32
+        scale_rule: how the block's scale is chosen: "floor", "even", "ceil" or "rceil". A float32
             scale is the largest magnitude over the largest element, "even", or the next power of
             two, "rceil"; "nvfp4" has "even" alone.
         tensor_scale: of "nvfp4" alone: a number, or numbers for the rows, [...]. None is the
@@ -100,7 +102,7 @@ def quantize(
         ValueError: if K is not a positive multiple of 32, or a name is unknown.
     """
     if not is_compiling():
-        fmt, code, is_common = check_quantize(x, format, rounding)
+        fmt, code, is_common = check_quantize(x, format, scale_rule)
         if (is_common and not intercepted()) or not watched(x):
             given = check_tensor_scale(tensor_scale, x, fmt)
             block = None if hadamard is None else check_hadamard(hadamard, x)
@@ -109,7 +111,7 @@ def quantize(
             parts = {"format": format, "dtype": dtype, "measure": is_common}
             return MXTensor._trusted(codes, scales, x.shape, **parts)
     given = torch_ops.as_scales_of_call(tensor_scale, x)
-    codes, scales = _OPS.quantize(x, format, rounding, given, hadamard)
+    codes, scales = _OPS.quantize(x, format, scale_rule, given, hadamard)
     if is_compiling():
         return MXTensor(codes, scales, format=format, dtype=x.dtype)
     return MXTensor._trusted(codes, scales, x.shape, format=format, dtype=x.dtype)
@@ -164,11 +166,12 @@ class Requantized(NamedTuple):
     """The root of the mean square of the differences, over that of the numbers; 0 for none."""
 
 
+@renamed(rounding="scale_rule")
 def requantize(
     q: MXTensor,
     format: FormatName,
     *,
-    rounding: ScaleRule = DEFAULT_ROUNDING,
+    scale_rule: ScaleRule = DEFAULT_ROUNDING,
     tensor_scale: float | Array | None = None,
 ) -> Requantized:
     """Quantizes the numbers of `q` to another format, in float32, some rows at a time.
@@ -182,7 +185,7 @@ def requantize(
         q: the quantized tensor [..., K], in any layout, which the result has too if its device
             has one for the format.
         format: a name from the format table; that of q gives q itself.
-        rounding: as in `quantize`.
+        scale_rule: as in `quantize`.
         tensor_scale: as in `quantize`, for all rows.
 
     Raises:
@@ -202,7 +205,7 @@ def requantize(
         parts = []
         for first in range(0, max(rows, 1), step):
             floats = matrix[first : first + step].dequantize("float32")
-            rules = {"rounding": rounding, "tensor_scale": tensor_scale}
+            rules = {"scale_rule": scale_rule, "tensor_scale": tensor_scale}
             parts.append(quantize(floats, format=format, **rules))
             finite = floats.double().where(floats.isfinite(), 0.0)
             found = parts[-1].dequantize("float32").double().where(floats.isfinite(), 0.0)
@@ -250,7 +253,7 @@ def matmul(
     a: MXTensor,
     b: MXTensor,
     *,
-    out_dtype: FloatType = "bfloat16",
+    out_dtype: FloatType | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
     """Multiplies two MX tensors: returns a @ b.T as [..., N], accumulated in float32.
@@ -269,7 +272,7 @@ def matmul(
     Args:
         a: activations [..., K], plain layout; blocks of several rows end with their matrix.
         b: weights [N, K], in any layout; or [..., N, K] with the leading axes of a [..., M, K].
-        out_dtype: bfloat16, float16 or float32, as a name, a torch dtype or a NumPy dtype.
+        out_dtype: None is a's; else a name, a torch dtype or a NumPy dtype.
         bias: floats [N], or [..., N] for matrices, added before the result is rounded.
 
     Raises:
@@ -278,22 +281,22 @@ def matmul(
             kernel for the two formats.
     """
     if is_compiling():
-        code = float_code(out_dtype, "out_dtype")
-        return _OPS.matmul(*_matmul_parts(a, b), bias, facts().torch_dtypes[code])
+        return _OPS.matmul(*_matmul_parts(a, b), bias, _dtype_of(a, out_dtype))
     is_common = check_matmul(a, b, bias)
-    code = float_code(out_dtype, "out_dtype")
+    code = float_code(a.dtype if out_dtype is None else out_dtype, "out_dtype")
     if (is_common and not intercepted()) or not watched(a.codes, a.scales, b.codes, b.scales, bias):
         return products.codes_by_codes(a, b, bias, code)
     parts = (*_matmul_parts(a, b), bias)
     return torch_ops.Matmul.apply(*parts, facts().torch_dtypes[code])
 
 
+@renamed(rounding="scale_rule")
 def linear(
     x: AnyArray,
     w: MXTensor,
     *,
     bias: AnyArray | None = None,
-    rounding: ScaleRule = DEFAULT_ROUNDING,
+    scale_rule: ScaleRule = DEFAULT_ROUNDING,
     out_dtype: FloatType | None = None,
     activations: ActivationsName | None = None,
     hadamard: int | None = None,
@@ -315,10 +318,10 @@ def linear(
             gives a NumPy array.
         w: weights [N, K], in any format and layout.
         bias: floats [N] of x's kind, added before the result is rounded to `out_dtype`.
-        rounding: how x is quantized: "floor", "even", "ceil" or "rceil".
+        scale_rule: how x is quantized: "floor", "even", "ceil" or "rceil".
         out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
         activations: what x is multiplied as: a format of `quantize` whose blocks have a row
-            each, so not "fp8_block_2d"; or "bf16", which takes no `rounding`. None is what the
+            each, so not "fp8_block_2d"; or "bf16", which takes no `scale_rule`. None is what the
             device is best at without a loss that a language model shows, never four bits: by
             weights of four or six bits "mxint8" on a CPU, "bf16" on an NVIDIA GPU and "mxfp6" on
             gfx950; by eight bits on a GPU the weights' own format; by "nvfp4" "bf16".
@@ -332,25 +335,25 @@ def linear(
             device has no kernel for the activations and the weights' format.
     """
     if hadamard is not None:
-        rules = {"rounding": rounding, "out_dtype": out_dtype, "activations": activations}
+        rules = {"scale_rule": scale_rule, "out_dtype": out_dtype, "activations": activations}
         return _rotated_linear(x, w, bias, hadamard, rules)
     if is_compiling():
         if not isinstance(w, MXTensor):
             raise TypeError(f"w: got {type(w).__name__}, expected an MXTensor; see quantize(w)")
-        rules = rounding, _dtype_of(x, out_dtype), asked_or_best(activations, w)
+        rules = scale_rule, _dtype_of(x, out_dtype), asked_or_best(activations, w)
         return _OPS.linear(x, *_parts(w), bias, *rules)
-    given = rounding, out_dtype, activations
+    given = scale_rule, out_dtype, activations
     if type(x) is Tensor and type(w) is MXTensor:
         out = products.repeat(given, x, w, None, () if bias is None else (bias,))
         if out is not None:
             return out
-    mode, is_common, is_watched = check_linear(x, w, bias, rounding, activations)
+    mode, is_common, is_watched = check_linear(x, w, bias, scale_rule, activations)
     code = None if out_dtype is None else float_code(out_dtype, "out_dtype")
     if not is_watched:
         return products.floats_by_codes(x, w, bias, mode, code, given if is_common else None)
     dtype = x.dtype if code is None else facts().torch_dtypes[code]
     return torch_ops.Linear.apply(
-        x, *_parts(w), bias, rounding, dtype, asked_or_best(activations, w)
+        x, *_parts(w), bias, scale_rule, dtype, asked_or_best(activations, w)
     )
 
 
@@ -366,8 +369,8 @@ def _rotated_linear(x, w: MXTensor, bias, hadamard: int, rules: dict) -> AnyArra
     is_quantized = mode != KEPT_FLOATS and x.is_cpu and not is_compiling()
     if not is_quantized or watched(x, w.codes, w.scales, bias):
         return linear(rotated(x, hadamard), w, bias=bias, **rules)
-    check_linear(x, w, bias, rules["rounding"], mode)
-    q = quantize(x, format=mode, rounding=rules["rounding"], hadamard=hadamard)
+    check_linear(x, w, bias, rules["scale_rule"], mode)
+    q = quantize(x, format=mode, scale_rule=rules["scale_rule"], hadamard=hadamard)
     return matmul(q, w, bias=bias, out_dtype=rules["out_dtype"] or x.dtype)
 
 
@@ -394,7 +397,7 @@ def _matmul_parts(a: MXTensor, b: MXTensor) -> tuple:
     return a.codes, a.scales, a.format, *parts, b.shape[-2] if b.ndim > 2 else n
 
 
-def _dtype_of(x: torch.Tensor, out_dtype: FloatType | None) -> torch.dtype:
+def _dtype_of(x: torch.Tensor | MXTensor, out_dtype: FloatType | None) -> torch.dtype:
     """The dtype of `linear`'s result."""
     if out_dtype is None:
         return x.dtype

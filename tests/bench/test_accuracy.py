@@ -53,7 +53,7 @@ def accepts(weights, activations, rounding):
     """Whether `convert` takes a choice, and the layer it makes multiplies."""
     floats = nn.Sequential(nn.Linear(128, 128))
     try:
-        made = mx.convert(floats, format=weights, activations=activations, rounding=rounding)
+        made = mx.convert(floats, format=weights, activations=activations, scale_rule=rounding)
         made(torch.ones(2, 128))
     except ValueError:
         return False
@@ -102,7 +102,7 @@ def test_a_row_is_of_the_model_that_convert_makes_and_rules_are_compared_on_the_
     assert len(said) == len(rows) + 1
     alone = {FLOATS: [accuracy.read(Tiny(), text[:n], [])[0] for n in (1, 2)]}
     for choice in choices:
-        names = dict(zip(("format", "activations", "rounding"), choice, strict=True))
+        names = dict(zip(("format", "activations", "scale_rule"), choice, strict=True))
         made = mx.convert(Tiny(), **names)
         alone[choice] = [accuracy.read(made, text[:n], [])[0] for n in (1, 2)]
     assert len({losses[0][0] for losses in alone.values()}) == len(rows)

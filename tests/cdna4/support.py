@@ -89,10 +89,10 @@ class Launch:
         return gfx950.run(kernel, self.grid, self.block, self.args, **options).raise_on_hazards()
 
 
-def quantize_launch(x, rounding: str = "even") -> Launch:
+def quantize_launch(x, scale_rule: str = "even") -> Launch:
     """Returns a launch of the quantize kernel; its outputs begin poisoned."""
     rows, k = x.shape
-    found = described(f"{x.dtype}_{rounding}", rows, 0, k)
+    found = described(f"{x.dtype}_{scale_rule}", rows, 0, k)
     codes = np.full((rows, k // 2), 0xA5, np.uint8)
     scales = np.full((rows, k // oracle.BLOCK), 0xA5, np.uint8)
     args = found.bind(a=np.ascontiguousarray(x), codes=codes, scales=scales)
@@ -115,7 +115,7 @@ class Decode:
     right: str
     op: str
     x: str
-    rounding: str
+    scale_rule: str
     result: str
     bias: str
     m_tiles: int
@@ -137,10 +137,10 @@ class Decode:
     def named(cls, name: str) -> Decode:
         """Parses a name of `programs/named.mojo`."""
         match = cls.NAME.fullmatch(name)
-        left, right, op, x, rounding, result, bias, *cut = match.groups()
+        left, right, op, x, scale_rule, result, bias, *cut = match.groups()
         counts, marks = (int(count or 1) for count in cut[:-2]), map(bool, cut[-2:])
         formats = left or "mxfp4", right or "mxfp4"
-        kind = op or "matmul", x or "", rounding or "", result, bias
+        kind = op or "matmul", x or "", scale_rule or "", result, bias
         return cls(name, *formats, *kind, *counts, *marks)
 
     def supports(self, k: int) -> bool:
@@ -229,7 +229,9 @@ def activations(decode: Decode, problem: Problem) -> np.ndarray:
     """Returns what a kernel multiplies: activations rounded to its left format."""
     if decode.left == "bf16":
         return problem.x.astype(NUMPY_DTYPES["bfloat16"]).astype(np.float64)
-    encoded = oracle.quantize(problem.x.astype(np.float64), decode.rounding or "even", decode.left)
+    encoded = oracle.quantize(
+        problem.x.astype(np.float64), decode.scale_rule or "even", decode.left
+    )
     return oracle.dequantize(*encoded, decode.left)
 
 

@@ -120,13 +120,13 @@ def vector_instructions(kernel, blocks: int, dtype: str) -> Counter:
 
 
 @pytest.mark.parametrize(
-    "dtype, rounding",
+    "dtype, scale_rule",
     [*(("bfloat16", rule) for rule in oracle.ROUNDINGS), ("float16", "even"), ("float32", "even")],
 )
-def test_a_block_costs_few_vector_instructions(dtype, rounding):
+def test_a_block_costs_few_vector_instructions(dtype, scale_rule):
     kernels = cdna4.compile_kernels("encode")
     one, two = (
-        vector_instructions(kernels[f"{dtype}_{rounding}_{blocks}"], blocks, dtype)
+        vector_instructions(kernels[f"{dtype}_{scale_rule}_{blocks}"], blocks, dtype)
         for blocks in (1, 2)
     )
     block = two - one
@@ -152,7 +152,7 @@ def test_lds_of_decode_kernels_has_no_bank_conflicts(rng, shape):
 
 def test_lds_of_quantize_kernels_has_no_bank_conflicts(rng):
     for name, kernel in cdna4.compile_kernels("quantize").items():
-        dtype, rounding = name.split("_")
+        dtype, scale_rule = name.split("_")
         if dtype == "bfloat16":
             x = rng.standard_normal((32, 512)).astype(NUMPY_DTYPES[dtype])
-            assert_no_bank_conflicts(kernel, cdna4.quantize_launch(x, rounding))
+            assert_no_bank_conflicts(kernel, cdna4.quantize_launch(x, scale_rule))

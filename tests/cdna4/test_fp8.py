@@ -174,10 +174,10 @@ QUANTIZERS = [
 
 def assert_quantizes(kernels, name, values, **options):
     """Compares codes and scales with the oracle's."""
-    fmt, dtype, rounding = name.rsplit("_", 2)
+    fmt, dtype, scale_rule = name.rsplit("_", 2)
     x = np.ascontiguousarray(values.astype(NUMPY_DTYPES[dtype]))
     rows, k = x.shape
-    expected = oracle.quantize(x.astype(np.float64), rounding, fmt)
+    expected = oracle.quantize(x.astype(np.float64), scale_rule, fmt)
     codes, scales = np.full((rows, k), 0xA5, np.uint8), np.full(expected[1].shape, 7, np.float32)
     found = cdna4.described(name, rows, 0, k)
     args = found.bind(a=x, codes=codes, scales=scales)

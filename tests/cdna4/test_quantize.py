@@ -18,10 +18,10 @@ def kernels():
     return cdna4.compile_kernels("quantize")
 
 
-def assert_quantizes(kernel, values, dtype, rounding, **options):
+def assert_quantizes(kernel, values, dtype, scale_rule, **options):
     with np.errstate(invalid="ignore", over="ignore"):
         codes, scales = cdna4.quantize(kernel, values.astype(NUMPY_DTYPES[dtype]), **options)
-    expected = oracle.quantize(values, rounding)
+    expected = oracle.quantize(values, scale_rule)
     # The launch poisons its outputs, so zeros were written.
     oracle.assert_bitwise_equal(codes, expected[0], zeros_are_the_claim=True)
     oracle.assert_bitwise_equal(scales.ravel(), expected[1].ravel(), zeros_are_the_claim=True)
@@ -38,18 +38,18 @@ def normal_values(rng, shape, dtype):
     return oracle.round_to(values, dtype)
 
 
-@pytest.mark.parametrize("rounding", oracle.ROUNDINGS)
+@pytest.mark.parametrize("scale_rule", oracle.ROUNDINGS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_every_16_bit_float_can_be_the_largest_of_a_block(kernels, dtype, rounding):
+def test_every_16_bit_float_can_be_the_largest_of_a_block(kernels, dtype, scale_rule):
     values = rows_of(blocks_under(every_value(dtype), dtype))
-    assert_quantizes(kernels[f"{dtype}_{rounding}"], values, dtype, rounding, check=False)
+    assert_quantizes(kernels[f"{dtype}_{scale_rule}"], values, dtype, scale_rule, check=False)
 
 
-@pytest.mark.parametrize("rounding", oracle.ROUNDINGS)
-def test_every_float32_at_a_turn_can_be_the_largest_of_a_block(kernels, rounding):
+@pytest.mark.parametrize("scale_rule", oracle.ROUNDINGS)
+def test_every_float32_at_a_turn_can_be_the_largest_of_a_block(kernels, scale_rule):
     values = rows_of(blocks_under(float32_corners(), "float32"))
-    kernel = kernels[f"float32_{rounding}"]
-    assert_quantizes(kernel, values, "float32", rounding, check=False)
+    kernel = kernels[f"float32_{scale_rule}"]
+    assert_quantizes(kernel, values, "float32", scale_rule, check=False)
 
 
 # The fast path ends at 2**-121 and 2**121 (bfloat16), 2**-9 (float16): both sides, and the middle.

@@ -94,7 +94,7 @@ def test_each_element_of_the_weights_meets_its_own_activation(kernels):
     """One product at a time, exact: any other order along K would move it."""
     for name, kernel in kernels.items():
         decode = Decode.named(name)
-        if decode.x == "bfloat16" and decode.rounding == "even" and decode.bias == "none":
+        if decode.x == "bfloat16" and decode.scale_rule == "even" and decode.bias == "none":
             k, fmt = 160 if decode.supports(160) else 192, oracle.FORMATS[decode.right]
             values = np.resize(fmt.element.decode(np.arange(8)), (16, k)) + np.eye(16, k)
             codes = oracle.pack(fmt.element.encode(values), fmt.element.bits)
@@ -120,7 +120,7 @@ def test_a_nan_reaches_exactly_its_row_or_column(kernels, rng, formats):
 
 def assert_quantizes(kernel, values, name, **options):
     """Compares codes and scales with the oracle's; `name` is that of the kernel."""
-    fmt, dtype, rounding = name.rsplit("_", 2)
+    fmt, dtype, scale_rule = name.rsplit("_", 2)
     with np.errstate(invalid="ignore", over="ignore"):
         x = np.ascontiguousarray(values.astype(NUMPY_DTYPES[dtype]))
     rows, k = x.shape
@@ -131,26 +131,26 @@ def assert_quantizes(kernel, values, name, **options):
         found.grid, found.threads, found.bind(a=x, codes=codes, scales=scales), ()
     )
     launch.run(kernel, **options)
-    expected = oracle.quantize(values, rounding, fmt)
+    expected = oracle.quantize(values, scale_rule, fmt)
     oracle.assert_bitwise_equal(codes, expected[0], zeros_are_the_claim=True)
     oracle.assert_bitwise_equal(scales, expected[1], zeros_are_the_claim=True)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("rounding", oracle.ROUNDINGS)
-def test_every_bfloat16_can_be_the_largest_of_a_block(quantizers, fmt, rounding):
+@pytest.mark.parametrize("scale_rule", oracle.ROUNDINGS)
+def test_every_bfloat16_can_be_the_largest_of_a_block(quantizers, fmt, scale_rule):
     values = rows_of(blocks_under(every_value("bfloat16"), "bfloat16"))
-    name = f"{fmt}_bfloat16_{rounding}"
+    name = f"{fmt}_bfloat16_{scale_rule}"
     assert_quantizes(quantizers[name], values, name, check=False)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("rounding", ["even", "floor"])
+@pytest.mark.parametrize("scale_rule", ["even", "floor"])
 @pytest.mark.parametrize("exponent", [-133, -120, -108, -107, -94, -93, -92, 0, 119, 120, 121, 127])
-def test_every_element_is_encoded_under_a_scale(quantizers, fmt, rounding, exponent):
+def test_every_element_is_encoded_under_a_scale(quantizers, fmt, scale_rule, exponent):
     elements = every_value("bfloat16")
     values = rows_of(blocks_of(elements[np.isfinite(elements)], 2.0**exponent))
-    name = f"{fmt}_bfloat16_{rounding}"
+    name = f"{fmt}_bfloat16_{scale_rule}"
     assert_quantizes(quantizers[name], values, name, check=False)
 
 

@@ -103,14 +103,14 @@ NO_TENSOR_SCALES = 0
 """Their address: formats of `FORMATS` have none."""
 
 
-def some_floats(rng, format, dtype, rounding):
+def some_floats(rng, format, dtype, scale_rule):
     """Values on which a quantizer may go wrong, as blocks."""
     if dtype == "float32":
         values = float32_corners(format)
         values = np.concatenate([values, [np.inf, np.nan], rng.standard_normal(62)])
     else:
         values = every_value(dtype)
-    turns, _ = turns_under_every_scale(format, dtype, rounding)
+    turns, _ = turns_under_every_scale(format, dtype, scale_rule)
     values = np.resize(values, -(-values.size // BLOCK) * BLOCK)
     return np.concatenate([values, turns.ravel()]).astype(NUMPY_DTYPES[dtype])
 
@@ -121,15 +121,15 @@ def test_quantize(programs, tmp_path, rng, kind, dtype):
     image, table = Image(), facts()
     for name in FORMATS:
         fmt = table.formats[name]
-        for rounding in ROUNDINGS:
-            x = image.place(some_floats(rng, name, dtype, rounding).reshape(-1, BLOCK))
+        for scale_rule in ROUNDINGS:
+            x = image.place(some_floats(rng, name, dtype, scale_rule).reshape(-1, BLOCK))
             rows, k = x.shape
-            label = f"{name}, {rounding}"
+            label = f"{name}, {scale_rule}"
             out = [image.result(f"codes, {label}", (rows, fmt.packed_bytes(k)))]
             out.append(image.result(f"scales, {label}", (rows, 1)))
             source = (x, table.dtypes[dtype], k, rows, k)
             image.call(
-                "quantize", *source, fmt.code, table.roundings[rounding], *out, NO_TENSOR_SCALES
+                "quantize", *source, fmt.code, table.roundings[scale_rule], *out, NO_TENSOR_SCALES
             )
     image.agree(programs(kind), tmp_path / "image")
 

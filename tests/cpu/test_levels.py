@@ -54,7 +54,7 @@ def add_experts(x, w, down):
         rules = {"activations": activations, "out_dtype": "float32"}
         add(mx.grouped_linear(x, w, sizes, **rules))
         for activation in ("swiglu_oai", "silu"):
-            y = mx.moe(x, w, down, ids, torch.randn(ids.shape), activation=activation, **rules)
+            y = mx.moe(x, w, down, ids, torch.randn(ids.shape), hidden_act=activation, **rules)
             assert y.isfinite().any() and (y != 0).any()
             add(y)
 
@@ -64,7 +64,7 @@ def add_codes(x, weight):
         for q in (
             mx.rms_norm_quantize(x, weight, format=format),
             mx.layer_norm_quantize(x, weight.float(), weight.float(), format=format, rounds="none"),
-            *(mx.gate_quantize(x, x.flip(1), activation=gate, format=format)
+            *(mx.gate_quantize(x, x.flip(1), hidden_act=gate, format=format)
               for gate in ("silu", "gelu_tanh", "situ")),
         ):
             digest.update(q.codes.numpy().tobytes())
@@ -89,7 +89,7 @@ for m, n, k in SHAPES:
     for format in FORMATS:
         for dtype in (torch.float32, torch.bfloat16):
             for rounding in facts().formats[format].roundings:
-                plain = mx.quantize(weight.to(dtype), format=format, rounding=rounding)
+                plain = mx.quantize(weight.to(dtype), format=format, scale_rule=rounding)
                 digest.update(plain.codes.numpy().tobytes() + plain.scales.numpy().tobytes())
             add_products(x.to(dtype), plain)
         # Infinities, NaN and scales of every size among them.

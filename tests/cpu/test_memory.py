@@ -207,9 +207,9 @@ def test_grouped_linear(rng, sizes, mode, layout, end):
 @at_both_ends
 @every_layout
 @pytest.mark.parametrize("mode", ["mxfp4", "bf16"])
-@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+@pytest.mark.parametrize("hidden_act", ["swiglu_oai", "silu"])
 @pytest.mark.parametrize("tokens, slots", [(1, 1), (9, 3)])
-def test_moe(rng, tokens, slots, activation, mode, layout, end):
+def test_moe(rng, tokens, slots, hidden_act, mode, layout, end):
     gate_up, also_gate_up = weights_beside_walls(rng, 3, 64, 96, layout, end)
     down, also_down = weights_beside_walls(rng, 3, 96, 32, layout, end)
     arrays = {
@@ -219,7 +219,7 @@ def test_moe(rng, tokens, slots, activation, mode, layout, end):
         "bias_gate_up": rng.standard_normal((3, 64)).astype(np.float32),
         "bias_down": rng.standard_normal((3, 96)).astype(np.float32),
     }
-    rules = {"activations": mode, "activation": activation}
+    rules = {"activations": mode, "hidden_act": hidden_act}
     expected = mx.moe(w_gate_up=gate_up, w_down=down, **arrays, **rules)
     weights = {"w_gate_up": also_gate_up, "w_down": also_down}
     got = mx.moe(**weights, **all_beside_walls(end, arrays), **rules)

@@ -7,10 +7,10 @@ BF16, F16, F32 = range(3)
 EVEN, CEIL = 1, 2
 
 
-def kind(left: str | None, right: str, x: int | None, rounding: int | None, out=BF16, bias=None):
+def kind(left: str | None, right: str, x: int | None, scale_rule: int | None, out=BF16, bias=None):
     """Returns a kind by the names of its formats."""
     places = list(oracle.FORMATS)
-    return Kind(left and places.index(left), places.index(right), x, rounding, out, bias)
+    return Kind(left and places.index(left), places.index(right), x, scale_rule, out, bias)
 
 
 KINDS = {

@@ -51,26 +51,26 @@ def test_weights_in_other_layouts_and_rows_with_gaps_are_moved_first(gpu, rng):
 
 
 @ACTIVATIONS
-@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
-def test_a_layer_is_made_of_its_parts_and_waits_for_nothing(gpu, rng, activation, activations):
+@pytest.mark.parametrize("hidden_act", ["swiglu_oai", "silu"])
+def test_a_layer_is_made_of_its_parts_and_waits_for_nothing(gpu, rng, hidden_act, activations):
     (_, gate_up), (_, down) = experts(rng, 4, 128, 96), experts(rng, 4, 96, 64)
     x, (ids, weights) = floats(rng, 9, 96), routes(rng, 9, 3, 4)
-    rules = {"activation": activation, "activations": activations, "out_dtype": "float32"}
+    rules = {"hidden_act": hidden_act, "activations": activations, "out_dtype": "float32"}
     got = mx.moe(x, gate_up, down, ids, weights, **rules)
-    assert len(gpu.launches) == 4 + (activation == "silu")
+    assert len(gpu.launches) == 4 + (hidden_act == "silu")
     assert "hipStreamSynchronize" not in gpu.calls and "hipMalloc" not in gpu.calls
     assert_is_composed(got, *composed(x, gate_up, down, ids, weights, **rules))
 
 
 @ACTIVATIONS
-@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
-def test_a_layer_with_more_rows_encodes_its_tokens_once(gpu, rng, activation, activations):
+@pytest.mark.parametrize("hidden_act", ["swiglu_oai", "silu"])
+def test_a_layer_with_more_rows_encodes_its_tokens_once(gpu, rng, hidden_act, activations):
     (_, gate_up), (_, down) = experts(rng, 4, 128, 96), experts(rng, 4, 96, 64)
     x, (ids, weights) = floats(rng, 40, 96), routes(rng, 40, 3, 4)
-    rules = {"activation": activation, "activations": activations, "out_dtype": "float32"}
+    rules = {"hidden_act": hidden_act, "activations": activations, "out_dtype": "float32"}
     got = mx.moe(x, gate_up, down, ids, weights, **rules)
     # Hidden numbers of neighbours are encoded where they are computed.
-    assert len(gpu.launches) == (5 if activation == "swiglu_oai" else 7)
+    assert len(gpu.launches) == (5 if hidden_act == "swiglu_oai" else 7)
     # Sums are added in another order than those of `grouped_linear`, so few bits differ.
     expected, _ = composed(x, gate_up, down, ids, weights, **rules)
     assert torch.linalg.norm(got - expected) <= 1e-2 * torch.linalg.norm(expected)

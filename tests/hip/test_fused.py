@@ -24,9 +24,9 @@ def values_of(t):
     return t.double().numpy()
 
 
-def assert_quantized(q, values, fmt, rounding="even"):
+def assert_quantized(q, values, fmt, scale_rule="even"):
     """Compares with what the oracle makes of float64 values."""
-    expected = oracle.quantize(values, rounding, fmt)
+    expected = oracle.quantize(values, scale_rule, fmt)
     for got, part in zip((q.codes, q.scales), expected, strict=True):
         oracle.assert_bitwise_equal(bytes_of(got), part)
 
@@ -45,7 +45,7 @@ def test_a_norm_of_sums_gives_the_codes_of_its_definition_and_those(gpu, rng, fm
 def test_a_layer_norm_gives_the_codes_of_its_definition(gpu, rng, rounds):
     x, (weight, bias) = floats(rng, (2, 544), F16), floats(rng, (2, 544), F32)
     options = {"rounds": rounds, "eps": 1e-5}
-    q = mx.layer_norm_quantize(x, weight, bias, rounding="rceil", **options)
+    q = mx.layer_norm_quantize(x, weight, bias, scale_rule="rceil", **options)
     arrays = (values_of(t) for t in (x, weight, bias))
     normed = oracle.norm(*arrays, dtype="float16", is_centered=True, **options)
     assert_quantized(q, normed, "mxfp4", "rceil")

@@ -123,11 +123,11 @@ def test_quantize_to_more_than_four_bits_gives_the_bits_of_the_format(gpu, rng, 
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16, F32], ids=str)
-@pytest.mark.parametrize("rounding", tiered(oracle.ROUNDINGS, first=["even"]))
-def test_quantize_gives_the_bits_of_the_format(gpu, rng, dtype, rounding):
+@pytest.mark.parametrize("scale_rule", tiered(oracle.ROUNDINGS, first=["even"]))
+def test_quantize_gives_the_bits_of_the_format(gpu, rng, dtype, scale_rule):
     x = floats(rng, (2, 19, 160), dtype)
-    q = mx.quantize(x, rounding=rounding)
-    codes, scales = oracle.quantize(values_of(x), rounding)
+    q = mx.quantize(x, scale_rule=scale_rule)
+    codes, scales = oracle.quantize(values_of(x), scale_rule)
     oracle.assert_bitwise_equal(q.codes.numpy(), codes)
     oracle.assert_bitwise_equal(q.scales.numpy(), scales)
 
@@ -238,11 +238,11 @@ def float_scaled(rng, rows, k, fmt):
 
 @deep
 @pytest.mark.parametrize("fmt", FP8_FORMATS)
-@pytest.mark.parametrize("rounding", ["even", "rceil"])
-def test_quantize_to_float_scales_gives_the_bits_of_the_format(gpu, rng, fmt, rounding):
+@pytest.mark.parametrize("scale_rule", ["even", "rceil"])
+def test_quantize_to_float_scales_gives_the_bits_of_the_format(gpu, rng, fmt, scale_rule):
     x = floats(rng, (137, 544))
-    q = mx.quantize(x, format=fmt, rounding=rounding)
-    expected = oracle.quantize(values_of(x), rounding, fmt)
+    q = mx.quantize(x, format=fmt, scale_rule=scale_rule)
+    expected = oracle.quantize(values_of(x), scale_rule, fmt)
     for got, part in zip((q.codes, q.scales), expected, strict=True):
         oracle.assert_bitwise_equal(got.numpy(), part)
 
@@ -303,7 +303,7 @@ def test_the_first_tile_of_many_rows_of_more_bits_is_within_the_bound(gpu, rng, 
 def test_other_types_roundings_and_a_bias(gpu, rng):
     x, bias = floats(rng, (5, 160), F32), floats(rng, (1, 64), F32)[0, :40]
     plain, w = weights(rng, 40, 160)
-    out = mx.linear(x, w, bias=bias, rounding="ceil", out_dtype=F16, activations="mxfp4")
+    out = mx.linear(x, w, bias=bias, scale_rule="ceil", out_dtype=F16, activations="mxfp4")
     assert_product(out, oracle.quantize(values_of(x), "ceil"), plain, bias)
 
 

@@ -68,16 +68,16 @@ class Problem:
         assert w.layout == (layout if is_filled else PLAIN)
         return w
 
-    def check(self, mode, layout=SHUFFLED, *, dtype=torch.bfloat16, bias=None, rounding="even"):
+    def check(self, mode, layout=SHUFFLED, *, dtype=torch.bfloat16, bias=None, scale_rule="even"):
         w = self.weights(layout)
-        a, x = mx.quantize(self.x, rounding=rounding), values_of(self.x)
+        a, x = mx.quantize(self.x, scale_rule=scale_rule), values_of(self.x)
         if mode == "bf16":
             got = mx.linear(self.x, w, bias=bias, out_dtype=dtype, activations="bf16")
         else:
             x = numbers(a)
             if mode == "mxfp4":
                 got = mx.linear(
-                    self.x, w, bias=bias, rounding=rounding, out_dtype=dtype, activations=mode
+                    self.x, w, bias=bias, scale_rule=scale_rule, out_dtype=dtype, activations=mode
                 )
             else:
                 got = mx.matmul(a, w, bias=bias, out_dtype=dtype)
@@ -237,11 +237,11 @@ def test_bias_is_added_before_rounding_to_any_type(dtype, m, mode):
     Problem(m, 96, 256).check(mode, dtype=dtype, bias=torch.randn(96, device="cuda").to(dtype))
 
 
-@pytest.mark.parametrize("rounding", oracle.ROUNDINGS)
+@pytest.mark.parametrize("scale_rule", oracle.ROUNDINGS)
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
 @pytest.mark.parametrize("m", [12, 80])
-def test_every_type_and_rule_quantizes_inside_the_product(m, dtype, rounding):
-    Problem(m, 64, 384, x_dtype=dtype).check("mxfp4", rounding=rounding)
+def test_every_type_and_rule_quantizes_inside_the_product(m, dtype, scale_rule):
+    Problem(m, 64, 384, x_dtype=dtype).check("mxfp4", scale_rule=scale_rule)
 
 
 def nan_weight(p):

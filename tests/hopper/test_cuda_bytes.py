@@ -108,18 +108,18 @@ def test_bias_is_added_after_the_scales(dtype, pair):
         check(coded(70, 448, pair[0]), coded(n, 448, pair[1]), dtype=dtype, bias=bias)
 
 
-@pytest.mark.parametrize("rounding", ["even", "rceil"])
+@pytest.mark.parametrize("scale_rule", ["even", "rceil"])
 @pytest.mark.parametrize("left, right", LINEAR)
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
-def test_linear_is_matmul_of_what_quantize_gives(dtype, left, right, rounding):
+def test_linear_is_matmul_of_what_quantize_gives(dtype, left, right, scale_rule):
     for m, n, k in [(3, 40, 96), (200, 130, 2368), (70, 64, 4128)]:
         x = (torch.randn(m, k, device="cuda") * 2.0 ** torch.randint(-9, 9, (m, 1)).cuda()).to(
             dtype
         )
         x[m // 2], x[0, :32] = 0, 0
         w = coded(n, k, right).preshuffle()
-        got = mx.linear(x, w, activations=left, rounding=rounding, out_dtype=torch.bfloat16)
-        a = mx.quantize(x, format=left, rounding=rounding)
+        got = mx.linear(x, w, activations=left, scale_rule=scale_rule, out_dtype=torch.bfloat16)
+        a = mx.quantize(x, format=left, scale_rule=scale_rule)
         assert got.any() and torch.equal(got, mx.matmul(a, w, out_dtype=torch.bfloat16))
 
 

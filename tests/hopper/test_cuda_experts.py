@@ -170,7 +170,7 @@ def test_a_row_finds_its_expert_among_many(count):
 # Layers
 
 
-def composed(x, gate_up, down, ids, counts, biases, *, activation, mode):
+def composed(x, gate_up, down, ids, counts, biases, *, hidden_act, mode):
     """Returns a layer made of grouped products, and which of its tokens the oracle decides."""
     tokens, slots = ids.shape
     flat = ids.reshape(-1).cpu()
@@ -180,7 +180,7 @@ def composed(x, gate_up, down, ids, counts, biases, *, activation, mode):
     order = order.cuda()
     rules = {"activations": mode, "out_dtype": "float32"}
     sums = mx.grouped_linear(x[order // slots], gate_up, sizes, bias=biases[0], **rules)
-    exact, error = oracle.gated(values_of(sums), activation)
+    exact, error = oracle.gated(values_of(sums), hidden_act)
     name = DTYPES[x.dtype]
     low, high = (oracle.round_to(exact + e, name) for e in (-error, error))
     hidden = torch.tensor(low).to(x.dtype).cuda()
@@ -207,31 +207,31 @@ LAYERS = [
 
 
 @every_mode
-@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+@pytest.mark.parametrize("hidden_act", ["swiglu_oai", "silu"])
 @pytest.mark.parametrize("shape", LAYERS, ids=str)
-def test_a_layer_is_made_of_its_parts(shape, activation, mode):
+def test_a_layer_is_made_of_its_parts(shape, hidden_act, mode):
     tokens, slots, count, width, inner = shape
     _, (gate_up, down) = layer(count, width, inner)
     ids, counts = torch.randint(-1, count, (tokens, slots)), torch.rand(tokens, slots)
     x = torch.randn(tokens, width).bfloat16()
     biases = [torch.randn(count, n) for n in (2 * inner, width)] if tokens > 1 else [None, None]
     named = dict(zip(("bias_gate_up", "bias_down"), biases, strict=True))
-    rules = {"activation": activation, "activations": mode}
+    rules = {"hidden_act": hidden_act, "activations": mode}
     got = mx.moe(x, gate_up, down, ids, counts, out_dtype="float32", **named, **rules)
-    expected, decided = composed(x, gate_up, down, ids, counts, biases, activation=activation,
+    expected, decided = composed(x, gate_up, down, ids, counts, biases, hidden_act=hidden_act,
                                  mode=mode)  # fmt: skip
     assert decided.mean() > 0.2 or tokens == 1
     same_bits(got[torch.from_numpy(decided).cuda()], expected[torch.from_numpy(decided).cuda()])
 
 
-@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+@pytest.mark.parametrize("hidden_act", ["swiglu_oai", "silu"])
 @pytest.mark.parametrize("x_dtype", DTYPES, ids=str)
-def test_layers_agree_with_the_portable_kernels(activation, x_dtype):
+def test_layers_agree_with_the_portable_kernels(hidden_act, x_dtype):
     plain, shuffled = layer(6, 192, 96)
     for tokens in (1, 7, 40, 300):
         x = torch.randn(tokens, 192).to(x_dtype)
         ids, counts = torch.randint(-1, 6, (tokens, 3)), torch.rand(tokens, 3).to(x_dtype)
-        rules = {"activation": activation, "activations": "bf16", "out_dtype": "float32"}
+        rules = {"hidden_act": hidden_act, "activations": "bf16", "out_dtype": "float32"}
         got = mx.moe(x, *shuffled, ids.int(), counts, **rules)
         expected = mx.moe(x, *plain, ids.int(), counts, **rules)
         # Sums in another order may round a hidden number to a neighbour.
@@ -274,9 +274,9 @@ def test_rows_that_have_no_base_are_computed_another_way(mode):
 
 
 @every_byte_mode
-@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+@pytest.mark.parametrize("hidden_act", ["swiglu_oai", "silu"])
 @pytest.mark.parametrize("shape", [(30, 96, 96), (90, 160, 32), (200, 288, 416)], ids=str)
-def test_a_layer_of_bytes_is_near_what_its_parts_are_exactly(shape, activation, mode):
+def test_a_layer_of_bytes_is_near_what_its_parts_are_exactly(shape, hidden_act, mode):
     tokens, width, inner = shape
     (gate_up, down), shuffled = layer(2, width, inner)
     gate_up.scales[1, 7, 0] = 90
@@ -285,8 +285,8 @@ def test_a_layer_of_bytes_is_near_what_its_parts_are_exactly(shape, activation, 
     x = torch.randn(tokens, width).bfloat16()
     biases = [torch.randn(2, n) for n in (2 * inner, width)]
     named = dict(zip(("bias_gate_up", "bias_down"), biases, strict=True))
-    got = mx.moe(x, *shuffled, ids, counts, activation=activation, activations=mode, **named)
-    assert_is_layer(got, x, gate_up, down, ids, counts, biases, activation, mode)
+    got = mx.moe(x, *shuffled, ids, counts, hidden_act=hidden_act, activations=mode, **named)
+    assert_is_layer(got, x, gate_up, down, ids, counts, biases, hidden_act, mode)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)

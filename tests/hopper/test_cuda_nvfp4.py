@@ -131,7 +131,7 @@ def test_a_layer_is_near_what_its_parts_are_exactly(tokens, gate, mode):
         ids, counts = torch.randint(-1, count, (tokens, 3)), torch.rand(tokens, 3)
         x = torch.randn(tokens, width).bfloat16()
     got = mx.moe(
-        x, shuffled_up, shuffled_down, ids, counts, activation=gate, activations=mode,
+        x, shuffled_up, shuffled_down, ids, counts, hidden_act=gate, activations=mode,
         out_dtype=torch.float32,
     )  # fmt: skip
     assert_is_layer(got, x, gate_up, down, ids, counts, (None, None), gate, mode)

@@ -71,7 +71,7 @@ def test_a_curve_is_the_oracles_scale(rule):
     largest, exponents = blocks.exponents(rule)
     x = np.zeros((len(largest), blocks.BLOCK), np.float32)
     x[:, 0] = largest
-    _, scales = oracle.quantize(x, rounding=rule)
+    _, scales = oracle.quantize(x, scale_rule=rule)
     assert np.array_equal(exponents + blocks.BIAS, scales[:, 0])
 
 

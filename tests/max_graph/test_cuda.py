@@ -45,7 +45,7 @@ def test_a_graph_gives_the_bits_of_torch_on_the_same_device():
             sizes = torch.tensor([rows // 2, 0, rows // 3]).int()
         inputs = map(Buffer.from_dlpack, (x, *routing, sizes))
         got = [torch.from_dlpack(part) for part in model.execute(*inputs)]
-        codes = mx.quantize(x, rounding="rceil")
+        codes = mx.quantize(x, scale_rule="rceil")
         assert torch.equal(got[0], mx.linear(x, w, bias=bias, activations="mxfp4"))
         assert torch.equal(got[1], mx.linear(x, other, activations="bf16"))
         assert torch.equal(got[2], mx.matmul(codes, w, out_dtype="float32"))

@@ -255,8 +255,8 @@ WRONG_CALLS = {
         (ValueError, r"expert_weights: got shape \[m, 96\], expected \[m, 2\]"),
     ),
     "unknown activation": (
-        lambda i: moe(i, activation="gelu"),
-        (ValueError, "activation: got 'gelu', expected 'swiglu_oai' or 'silu' or"),
+        lambda i: moe(i, hidden_act="gelu"),
+        (ValueError, "hidden_act: got 'gelu', expected 'swiglu_oai' or 'silu' or"),
     ),
     "weights on the input of any number of slots": (
         lambda i: moe(
@@ -268,7 +268,7 @@ WRONG_CALLS = {
         (ValueError, "expected a known number of experts a token"),
     ),
     "a limit of zero": (lambda i: moe(i, limit=0), (ValueError, "limit: got 0")),
-    "unknown rounding": (lambda i: moe(i, rounding="up"), (ValueError, "rounding: got 'up'")),
+    "unknown rounding": (lambda i: moe(i, scale_rule="up"), (ValueError, "scale_rule: got 'up'")),
     "unknown activations": (
         lambda i: grouped(i, activations="fp4"),
         (ValueError, "activations: got 'fp4'"),

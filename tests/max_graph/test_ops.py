@@ -235,8 +235,8 @@ WRONG_CALLS = {
         (ValueError, "x and w: got K = 96 and K = 160, expected one K"),
     ),
     "unknown rounding": (
-        lambda i: max_graph.linear(i.x, weights("first"), rounding="up"),
-        (ValueError, "rounding: got 'up', expected 'floor' or 'even'"),
+        lambda i: max_graph.linear(i.x, weights("first"), scale_rule="up"),
+        (ValueError, "scale_rule: got 'up', expected 'floor' or 'even'"),
     ),
     "unknown layout": (
         lambda i: max_graph.MXValue(i.codes, i.scales, layout="tiled"),
@@ -279,8 +279,8 @@ WRONG_CALLS = {
         (ValueError, r"x: got shape \[m, 96\], expected \[..., N, K\] with N known"),
     ),
     "a rule that scales of floats cannot follow": (
-        lambda i: max_graph.quantize(i.x, format="fp8_block", rounding="floor"),
-        (ValueError, "rounding: got 'floor' with format='fp8_block', whose scales are float32"),
+        lambda i: max_graph.quantize(i.x, format="fp8_block", scale_rule="floor"),
+        (ValueError, "scale_rule: got 'floor' with format='fp8_block', whose scales are float32"),
     ),
     "activations share scales": (
         lambda i: max_graph.linear(i.x, weights("first"), activations="fp8_block_2d"),

@@ -100,12 +100,12 @@ def test_leading_dimensions_are_kept(rng, format, shape):
     assert_bitwise_equal(values_of(got), expected)
 
 
-@pytest.mark.parametrize("rounding", oracle.ROUNDINGS)
+@pytest.mark.parametrize("scale_rule", oracle.ROUNDINGS)
 @every_format
-def test_quantizing_what_was_dequantized_changes_nothing(rng, format, rounding):
+def test_quantizing_what_was_dequantized_changes_nothing(rng, format, scale_rule):
     """Blocks keep their scale because each holds the top code of the rule's octave."""
     element = oracle.FORMATS[format].element
-    top, _ = oracle.octave_top(rounding, element)
+    top, _ = oracle.octave_top(scale_rule, element)
     codes = finite_codes(format)
     codes = codes[abs(element.decode(codes)) <= min(top, element.largest)]
     elements = rng.choice(codes, (50, 128))
@@ -113,7 +113,7 @@ def test_quantizing_what_was_dequantized_changes_nothing(rng, format, rounding):
     scales = rng.integers(0, 255 - element.emax, (50, 128 // BLOCK)).astype(np.uint8)
     packed = pack(elements, format)
     x = mx.dequantize(mx_tensor(packed, scales, format=format), dtype="float32")
-    q = mx.quantize(x, format=format, rounding=rounding)
+    q = mx.quantize(x, format=format, scale_rule=scale_rule)
     assert_bitwise_equal(bytes_of(q.scales), scales)
     assert_bitwise_equal(bytes_of(q.codes), packed)
 

@@ -43,7 +43,7 @@ SOME_LAYOUTS = ["plain", "preshuffled_cpu"]
 IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 every_mode = pytest.mark.parametrize("mode", MODES)
 every_gate = pytest.mark.parametrize("gate", GATES)
-every_activation = pytest.mark.parametrize("activation", ACTIVATIONS)
+every_activation = pytest.mark.parametrize("hidden_act", ACTIVATIONS)
 some_formats = pytest.mark.parametrize("format", tiered(FORMATS, first=["mxfp4", "mxint8"]))
 some_layouts = pytest.mark.parametrize("layout", tiered(LAYOUTS, first=SOME_LAYOUTS))
 
@@ -128,14 +128,14 @@ def test_a_grouped_product_is_that_of_each_expert(rng, dtype, mode, format, layo
 
 
 @every_mode
-@pytest.mark.parametrize("rounding", ["floor", "ceil", "rceil"])
-def test_a_grouped_product_rounds_as_it_is_told(rng, rounding, mode):
+@pytest.mark.parametrize("scale_rule", ["floor", "ceil", "rceil"])
+def test_a_grouped_product_rounds_as_it_is_told(rng, scale_rule, mode):
     if mode == "bf16":
-        rounding = "even"
+        scale_rule = "even"
     sizes = [3, 0, 8]
     _, w = experts(rng, 3, 40, 96)
     x = numbers(rng, 11, 96)
-    rules = {"activations": mode, "rounding": rounding}
+    rules = {"activations": mode, "scale_rule": scale_rule}
     for out_dtype in (torch.float32, torch.float16, torch.bfloat16):
         got = mx.grouped_linear(x, w, torch.tensor(sizes).int(), out_dtype=out_dtype, **rules)
         same_bits(got, one_by_one(x, w, sizes, out_dtype=out_dtype, **rules))
@@ -198,10 +198,10 @@ def composed(x, w_gate_up, w_down, ids, weights, biases=(None, None), **rules):
     in_float32 = {**rules, "out_dtype": "float32"}
 
     sums = mx.grouped_linear(x[order // slots], w_gate_up, sizes, bias=biases[0], **in_float32)
-    hidden, error = oracle.gated(values_of(sums), **{"activation": "swiglu_oai", **gate})
+    hidden, error = oracle.gated(values_of(sums), **{"hidden_act": "swiglu_oai", **gate})
     name = str(x.dtype).removeprefix("torch.")
     ends = [torch_of(oracle.round_to(hidden + e, name), name) for e in (-error, 0 * error, error)]
-    are_decided = same_left_side(ends, rules["activations"], rules.get("rounding", "even"))
+    are_decided = same_left_side(ends, rules["activations"], rules.get("scale_rule", "even"))
 
     rows = mx.grouped_linear(ends[1], w_down, sizes, bias=biases[1], **in_float32).cpu().numpy()
     place = {slot: row for row, slot in enumerate(order.tolist())}
@@ -216,12 +216,12 @@ def composed(x, w_gate_up, w_down, ids, weights, biases=(None, None), **rules):
     return torch.from_numpy(out).to(getattr(torch, str(out_dtype).removeprefix("torch."))), decided
 
 
-def same_left_side(ends, mode, rounding):
+def same_left_side(ends, mode, scale_rule):
     """Says of each row whether all its candidates are multiplied as the same numbers."""
     if mode == "bf16":
         found = [values_of(rows.bfloat16()) for rows in ends]
     else:
-        found = [mx.quantize(rows, format=mode, rounding=rounding) for rows in ends]
+        found = [mx.quantize(rows, format=mode, scale_rule=scale_rule) for rows in ends]
         found = [values_of(q.dequantize("float32")) for q in found]
     return np.all((found[0] == found[1]) & (found[1] == found[2]), 1)
 
@@ -270,13 +270,13 @@ def test_moe_is_made_of_its_parts(rng, gate, mode, format, layout):
 @every_activation
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("out_dtype", DTYPES)
-def test_moe_takes_and_gives_every_float(rng, activation, dtype, out_dtype):
+def test_moe_takes_and_gives_every_float(rng, hidden_act, dtype, out_dtype):
     gate_up, down = layer(rng, 3, 64, 32)
     x = numbers(rng, 12, 64, dtype=dtype)
     ids, weights = routes(rng, 12, 2, 3)
     weights = weights.to(getattr(torch, dtype))
     for ids_dtype in (torch.int32, torch.int64):
-        rules = {"activation": activation, "out_dtype": out_dtype, "activations": "mxfp8"}
+        rules = {"hidden_act": hidden_act, "out_dtype": out_dtype, "activations": "mxfp8"}
         got = mx.moe(x, gate_up, down, ids.to(ids_dtype), weights, **rules)
         assert got.dtype == getattr(torch, out_dtype)
         assert_is_composed(got, *composed(x, gate_up, down, ids, weights, **rules))
@@ -360,12 +360,12 @@ def test_an_infinite_limit_is_none_and_silu_has_no_other(rng):
     gate_up, down = layer(rng, 3, 64, 64)
     x, (ids, weights) = 8 * numbers(rng, 20, 64), routes(rng, 20, 2, 3)
     call = partial(mx.moe, x, gate_up, down, ids, weights, activations="bf16")
-    for activation in ("silu", "gelu_tanh"):
-        expected = call(activation=activation)
-        same_bits(call(activation=activation, limit=math.inf), expected)
-        same_bits(call(activation=activation, limit=3e38), expected)
-        assert not torch.equal(call(activation=activation, limit=2.0), expected)
-    same_bits(call(activation="silu", alpha=1.0), call(activation="silu"))
+    for hidden_act in ("silu", "gelu_tanh"):
+        expected = call(hidden_act=hidden_act)
+        same_bits(call(hidden_act=hidden_act, limit=math.inf), expected)
+        same_bits(call(hidden_act=hidden_act, limit=3e38), expected)
+        assert not torch.equal(call(hidden_act=hidden_act, limit=2.0), expected)
+    same_bits(call(hidden_act="silu", alpha=1.0), call(hidden_act="silu"))
 
 
 @pytest.mark.parametrize("gate", [name for name in GATES if name != "relu2"])
@@ -374,7 +374,7 @@ def test_the_order_of_rows_is_a_choice_of_its_own(rng, gate):
     gate_up, down = layer(rng, 3, 64, 64)
     x, (ids, weights) = numbers(rng, 20, 64), routes(rng, 20, 2, 3)
     bias, own = numbers(rng, 3, 128), dict(GATES[gate])
-    turns = own.pop("interleaved", own["activation"] == "swiglu_oai")
+    turns = own.pop("interleaved", own["hidden_act"] == "swiglu_oai")
     call = partial(mx.moe, x, expert_ids=ids, expert_weights=weights, w_down=down, **own)
     order = torch.arange(128).view(2, 64).T.flatten()
     order = order.argsort() if turns else order
@@ -390,7 +390,7 @@ def test_weights_on_the_input_multiply_rows_before_they_are_rounded(rng, dtype, 
     gate_up, down = layer(rng, 3, 64, 32)
     x = numbers(rng, 12, 64, dtype=dtype)
     ids, weights = routes(rng, 12, slots, 3)
-    call = partial(mx.moe, w_gate_up=gate_up, w_down=down, activation="silu", activations=mode)
+    call = partial(mx.moe, w_gate_up=gate_up, w_down=down, hidden_act="silu", activations=mode)
     got = call(x, expert_ids=ids, expert_weights=weights, apply_router_weight_on_input=True)
     assert got.dtype == x.dtype
     expected = torch.zeros(12, 64)
@@ -475,10 +475,10 @@ def test_slots_without_an_expert_add_nothing(rng):
 
 @every_mode
 @every_activation
-def test_a_tokens_bits_depend_on_no_other_token(rng, mode, activation):
+def test_a_tokens_bits_depend_on_no_other_token(rng, mode, hidden_act):
     gate_up, down = layer(rng, 5, 96, 64, layout="preshuffled_cpu")
     x, (ids, weights) = numbers(rng, 70, 96, dtype="bfloat16"), routes(rng, 70, 3, 5)
-    rules = {"activations": mode, "activation": activation}
+    rules = {"activations": mode, "hidden_act": hidden_act}
     expected = mx.moe(x, gate_up, down, ids, weights, **rules)
     order = torch.tensor(rng.permutation(70))
     same_bits(mx.moe(x[order], gate_up, down, ids[order], weights[order], **rules), expected[order])
@@ -490,10 +490,10 @@ def test_a_tokens_bits_depend_on_no_other_token(rng, mode, activation):
 @pytest.mark.cpu_only
 @every_mode
 @every_activation
-def test_every_number_of_threads_gives_the_same_bits(rng, mode, activation):
+def test_every_number_of_threads_gives_the_same_bits(rng, mode, hidden_act):
     gate_up, down = layer(rng, 6, 256, 192, layout="preshuffled_cpu")
     x, (ids, weights) = numbers(rng, 200, 256, dtype="bfloat16"), routes(rng, 200, 4, 6)
-    rules = {"activations": mode, "activation": activation}
+    rules = {"activations": mode, "hidden_act": hidden_act}
     torch.set_num_threads(1)
     expected = mx.moe(x, gate_up, down, ids, weights, **rules)
     few = mx.moe(x[:2], gate_up, down, ids[:2], weights[:2], **rules)
@@ -505,13 +505,13 @@ def test_every_number_of_threads_gives_the_same_bits(rng, mode, activation):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @every_activation
-def test_every_layout_gives_the_same_bits(rng, layout, activation):
+def test_every_layout_gives_the_same_bits(rng, layout, hidden_act):
     gate_up, down = layer(rng, 3, 96, 64)
     x, (ids, weights) = numbers(rng, 30, 96, dtype="bfloat16"), routes(rng, 30, 2, 3)
     device = LAYOUTS[layout]["device"]
     moved = [w.preshuffle(device=device) if device else w for w in (gate_up, down)]
     for mode in ("mxfp4", "bf16"):
-        rules = {"activation": activation, "activations": mode}
+        rules = {"hidden_act": hidden_act, "activations": mode}
         expected = mx.moe(x, gate_up, down, ids, weights, **rules)
         got = mx.moe(x, *moved, ids, weights, **rules)
         if not has_own_kernel(moved[0]):
@@ -525,10 +525,10 @@ def test_every_layout_gives_the_same_bits(rng, layout, activation):
 
 @every_mode
 @every_activation
-def test_nan_and_infinity_reach_their_token_and_no_other(rng, mode, activation):
+def test_nan_and_infinity_reach_their_token_and_no_other(rng, mode, hidden_act):
     gate_up, down = layer(rng, 3, 96, 64)
     x, (ids, weights) = numbers(rng, 12, 96), routes(rng, 12, 2, 3, missing=0)
-    rules = {"activations": mode, "activation": activation}
+    rules = {"activations": mode, "hidden_act": hidden_act}
     expected = mx.moe(x, gate_up, down, ids, weights, **rules)
     x[3, 40] = torch.nan
     weights[7, 1] = torch.inf

@@ -41,7 +41,7 @@ every_format = pytest.mark.parametrize("format", FLOAT_FORMATS)
 every_fp8 = pytest.mark.parametrize("format", FP8_FORMATS)
 RULES = [(name, rule) for name in FP8_FORMATS for rule in ("even", "rceil")]
 RULES += [(name, "even") for name in NVFP4_FORMATS]
-every_rule = pytest.mark.parametrize("format, rounding", RULES, ids="-".join)
+every_rule = pytest.mark.parametrize("format, scale_rule", RULES, ids="-".join)
 ROWS = [name for name in FLOAT_FORMATS if oracle.FORMATS[name].block_rows == 1]
 SCALE_ROUNDINGS = 2
 SMALLEST_SCALES = {"e4m3": 2.0**-116, "e5m2": 2.0**-109, "e2m1": 2.0**-115}
@@ -60,10 +60,10 @@ def largest_of(format):
     return kind.element.largest * scale
 
 
-def assert_quantizes(x, dtype, rounding, format):
+def assert_quantizes(x, dtype, scale_rule, format):
     """Compares quantize with the oracle on float64 values that `dtype` holds."""
-    q = mx.quantize(torch_of(x, dtype), format=format, rounding=rounding)
-    codes, scales = oracle.quantize(x, rounding, format)
+    q = mx.quantize(torch_of(x, dtype), format=format, scale_rule=scale_rule)
+    codes, scales = oracle.quantize(x, scale_rule, format)
     assert (q.format, q.scales.dtype, q.codes.dtype) == (format, scale_dtype(format), torch.uint8)
     assert_bitwise_equal(q.scales.cpu().numpy(), scales)
     assert_bitwise_equal(q.codes.cpu().numpy(), codes, zeros_are_the_claim=True)
@@ -111,7 +111,7 @@ def tensor(codes, scales, format, layout="plain"):
 
 @every_rule
 @every_dtype
-def test_every_value_as_the_largest_of_its_block(format, dtype, rounding):
+def test_every_value_as_the_largest_of_its_block(format, dtype, scale_rule):
     values = domain(dtype, format)
     finite = np.where(np.isfinite(values), values, 1.0)
     x = oracle.round_to(finite[:, None] * np.linspace(-1, 1, BLOCK), dtype)
@@ -119,12 +119,12 @@ def test_every_value_as_the_largest_of_its_block(format, dtype, rounding):
     if format == "fp8_block_2d":  # One block for 128 rows: those of one size each.
         order = np.argsort(abs(np.nan_to_num(values)), kind="stable")
         x = x[order][:: 1 if dtype == "float32" else 16]
-    assert_quantizes(x, dtype, rounding, format)
+    assert_quantizes(x, dtype, scale_rule, format)
 
 
 @every_rule
 @every_dtype
-def test_every_value_under_a_fixed_largest(format, dtype, rounding):
+def test_every_value_under_a_fixed_largest(format, dtype, scale_rule):
     values, element = domain(dtype, format), element_of(format)
     finite = values[np.isfinite(values)]
     tops = [2.0**-24, 1.0, 7.0, 2.0**15]
@@ -132,7 +132,7 @@ def test_every_value_under_a_fixed_largest(format, dtype, rounding):
         smallest = largest_of(format) * SMALLEST_SCALES[element.name]
         tops += [2.0**-133, smallest / 2, smallest, 1.5 * smallest, 2.0**-20, 2.0**100]
     for top in tops:
-        assert_quantizes(blocks_of(finite, top), dtype, rounding, format)
+        assert_quantizes(blocks_of(finite, top), dtype, scale_rule, format)
 
 
 @every_fp8
@@ -149,9 +149,9 @@ def test_every_tie_of_the_elements_goes_to_the_even_code(format):
 
 @every_rule
 @every_dtype
-def test_zeros_keep_their_signs_under_the_smallest_scale(format, dtype, rounding):
+def test_zeros_keep_their_signs_under_the_smallest_scale(format, dtype, scale_rule):
     x = np.tile([0.0, -0.0], (130, 80))
-    q = assert_quantizes(x, dtype, rounding, format)
+    q = assert_quantizes(x, dtype, scale_rule, format)
     scales = q.scales if q.tensor_scale is None else q.tensor_scale
     assert (scales == SMALLEST_SCALES[element_of(format).name]).all()
 
@@ -171,9 +171,9 @@ def test_a_nan_or_infinity_makes_its_block_nan_and_no_other(format, dtype, bad):
 @pytest.mark.parametrize("shape", [(1, 32), (7, 96), (2, 3, 160), (2, 130, 288), (513, 160)])
 @every_rule
 @every_dtype
-def test_every_shape_and_blocks_cut_at_its_ends(rng, format, shape, rounding, dtype):
+def test_every_shape_and_blocks_cut_at_its_ends(rng, format, shape, scale_rule, dtype):
     x = oracle.round_to(rng.standard_normal(shape) * 2.0 ** rng.uniform(-9, 9, shape), dtype)
-    q = assert_quantizes(x, dtype, rounding, format)
+    q = assert_quantizes(x, dtype, scale_rule, format)
     assert tuple(q.shape) == shape
 
 
@@ -306,16 +306,16 @@ def test_weight_only_is_the_product_with_bfloat16(rng, format, layout):
 
 
 @pytest.mark.parametrize(
-    "activations, rounding", [rule for rule in RULES if rule[0] in ROWS], ids="-".join
+    "activations, scale_rule", [rule for rule in RULES if rule[0] in ROWS], ids="-".join
 )
 @every_dtype
 @every_format
-def test_linear_is_matmul_of_what_quantize_gives(rng, format, activations, dtype, rounding):
+def test_linear_is_matmul_of_what_quantize_gives(rng, format, activations, dtype, scale_rule):
     for m, n, k in SHAPES:
         w = tensor(*operand(rng, n, k, format, spread=3)[:2], format, "preshuffled_cpu")
         x = torch_of(rng.standard_normal((m, k + 32)), dtype)[:, :k]
-        got = mx.linear(x, w, activations=activations, rounding=rounding)
-        a = mx.quantize(x, format=activations, rounding=rounding)
+        got = mx.linear(x, w, activations=activations, scale_rule=scale_rule)
+        a = mx.quantize(x, format=activations, scale_rule=scale_rule)
         expected = mx.matmul(a, w, out_dtype=dtype)
         if got.device.type == "cpu":
             assert_bitwise_equal(values_of(got), values_of(expected), zeros_are_the_claim=True)
@@ -403,7 +403,7 @@ def test_a_layer_of_experts_takes_float_scales(rng):
     down = mx.quantize(torch_of(rng.standard_normal((2, 96, 160)), "float32"), format="fp8_block")
     x = torch_of(rng.standard_normal((4, 96)), "float32")
     ids, one = torch.tensor([[0], [1], [1], [0]]), torch.ones(4, 1)
-    got = mx.moe(x, up, down, ids, one, activation="silu", activations="fp8_block")
+    got = mx.moe(x, up, down, ids, one, hidden_act="silu", activations="fp8_block")
     for token, expert in enumerate(ids[:, 0]):
         gate_up = mx.linear(x[token : token + 1], up[expert], activations="fp8_block")
         gate, linear = gate_up[:, :160], gate_up[:, 160:]

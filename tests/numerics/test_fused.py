@@ -26,12 +26,14 @@ from oracle import assert_bitwise_equal
 
 pytestmark = on_every_device
 RULES = [
-    (name, rounding)
+    (name, scale_rule)
     for name, row in oracle.FORMATS.items()
-    for rounding in oracle.ROUNDINGS
-    if row.scale == "e8m0" or rounding == "even" or (row.scale == "float32" and rounding == "rceil")
+    for scale_rule in oracle.ROUNDINGS
+    if row.scale == "e8m0"
+    or scale_rule == "even"
+    or (row.scale == "float32" and scale_rule == "rceil")
 ]
-every_rule = pytest.mark.parametrize("format, rounding", RULES)
+every_rule = pytest.mark.parametrize("format, scale_rule", RULES)
 every_format = pytest.mark.parametrize("format", oracle.FORMATS)
 WIDTHS = [32, 96, 480, 512, 544, 1056, 2880]
 """Parts of a segment, one, several, and a part behind them."""
@@ -53,9 +55,9 @@ def normed(x, weight=None, bias=None, *, is_centered=False, **options):
     return mx.rms_norm_quantize(x, weight, **options)
 
 
-def assert_is(q, values, format, rounding="even", **options):
+def assert_is(q, values, format, scale_rule="even", **options):
     """Compares with what the oracle makes of float64 values."""
-    codes, scales = oracle.quantize(values, rounding, format, **options)
+    codes, scales = oracle.quantize(values, scale_rule, format, **options)
     assert q.format == format and tuple(q.shape) == values.shape
     assert_bitwise_equal(bytes_of(q.scales), scales, zeros_are_the_claim=True)
     # A block of NaN has codes of zero.
@@ -72,9 +74,9 @@ def rows(rng, shape, dtype):
 @pytest.mark.parametrize("norm", NORMS)
 @every_dtype
 @every_rule
-def test_a_norm_gives_the_codes_of_its_definition(rng, format, rounding, dtype, norm):
+def test_a_norm_gives_the_codes_of_its_definition(rng, format, scale_rule, dtype, norm):
     options = NORMS[norm]
-    k = WIDTHS[(len(format) + len(norm) + len(rounding)) % len(WIDTHS)]
+    k = WIDTHS[(len(format) + len(norm) + len(scale_rule)) % len(WIDTHS)]
     kind = "float32" if len(norm) % 2 else dtype
     x, weight = rows(rng, (5, k), dtype), rows(rng, (k,), kind)
     bias = rows(rng, (k,), kind) if options.get("is_centered") else None
@@ -83,8 +85,8 @@ def test_a_norm_gives_the_codes_of_its_definition(rng, format, rounding, dtype, 
         torch_of(weight, kind),
         bias if bias is None else torch_of(bias, kind),
     )
-    q = normed(*arrays, format=format, rounding=rounding, **options)
-    assert_is(q, oracle.norm(x, weight, bias, dtype=dtype, **options), format, rounding)
+    q = normed(*arrays, format=format, scale_rule=scale_rule, **options)
+    assert_is(q, oracle.norm(x, weight, bias, dtype=dtype, **options), format, scale_rule)
     assert q.dtype == getattr(torch, "float32" if options["rounds"] == "none" else dtype)
 
 
@@ -425,13 +427,13 @@ BAD = {
         lambda: NORM(X, tensor_scale=1.0), ValueError, "tensor_scale: got one with mxfp4",
     ),
     "another rule": (
-        lambda: NORM(X, format="fp8", rounding="floor"), ValueError, "rounding: got 'floor'",
+        lambda: NORM(X, format="fp8", scale_rule="floor"), ValueError, "scale_rule: got 'floor'",
     ),
     "ups of another shape": (
         lambda: GATE(X, X[:2]), ValueError, r"up: got float32 \[2, 64\], expected float32",
     ),
     "ups without gates": (
-        lambda: GATE(X, X, activation="relu2"), ValueError, "up: got one with activation='relu2'",
+        lambda: GATE(X, X, hidden_act="relu2"), ValueError, "up: got one with hidden_act='relu2'",
     ),
     "an order of what is apart": (
         lambda: GATE(X, X, interleaved=False), ValueError, "interleaved: got False with gates",
@@ -441,7 +443,7 @@ BAD = {
         lambda: GATE(X[:, :33]), ValueError, r"expected \[..., 2K\], gates and ups",
     ),
     "another activation": (
-        lambda: GATE(X, activation="gelu"), ValueError, "activation: got 'gelu'",
+        lambda: GATE(X, hidden_act="gelu"), ValueError, "hidden_act: got 'gelu'",
     ),
     "weights of experts": (
         lambda: mx.mlp(X, mx.quantize(torch.ones(2, 64, K)), mx.quantize(torch.ones(K, 32))),

@@ -193,16 +193,16 @@ def assert_floats(out, shape):
 
 @many
 @given(floats, formats, roundings)
-def test_quantize(x, format, rounding):
-    q = attempt(lambda: mx.quantize(x, format=format, rounding=rounding))
+def test_quantize(x, format, scale_rule):
+    q = attempt(lambda: mx.quantize(x, format=format, scale_rule=scale_rule))
     if q is not None:
         assert tuple(q.shape) == tuple(x.shape)
 
 
 @many
 @given(floats, operands, biases, roundings, dtypes, modes)
-def test_linear(x, w, bias, rounding, dtype, mode):
-    rules = {"rounding": rounding, "out_dtype": dtype, "activations": mode}
+def test_linear(x, w, bias, scale_rule, dtype, mode):
+    rules = {"scale_rule": scale_rule, "out_dtype": dtype, "activations": mode}
     out = attempt(lambda: mx.linear(x, w, bias=bias, **rules))
     if out is not None:
         assert_floats(out, (*x.shape[:-1], w.shape[0]))
@@ -394,12 +394,12 @@ class Drawn:
 
     def rules(self):
         """Draws what activations become; returns the arguments, and whether they fit."""
-        mode, rounding = self.one_of(ACTIVATIONS), self.one_of(ROUNDINGS)
+        mode, scale_rule = self.one_of(ACTIVATIONS), self.one_of(ROUNDINGS)
         if mode == "bf16":
-            fits = rounding == "even"
+            fits = scale_rule == "even"
         else:
-            fits = rounding in RULES[oracle.FORMATS[mode].scale]
-        rules = {"activations": mode, "rounding": rounding, "out_dtype": self.one_of(DTYPES)}
+            fits = scale_rule in RULES[oracle.FORMATS[mode].scale]
+        rules = {"activations": mode, "scale_rule": scale_rule, "out_dtype": self.one_of(DTYPES)}
         return rules, fits
 
     def integers(self, values):
@@ -416,11 +416,11 @@ class Drawn:
         return self.floats(*shape)
 
 
-def multiplied_as(values, mode, rounding):
+def multiplied_as(values, mode, scale_rule):
     """Returns what activations [rows, K] become before they are multiplied."""
     if mode == "bf16":
         return oracle.round_to(values, "bfloat16")
-    return oracle.dequantize(*oracle.quantize(values, rounding, mode), mode)
+    return oracle.dequantize(*oracle.quantize(values, scale_rule, mode), mode)
 
 
 def assert_product(got, left, right, out_dtype, bias=None):
@@ -434,13 +434,13 @@ def assert_product(got, left, right, out_dtype, bias=None):
 
 def quantized(drawn):
     shape, k = drawn.shape(), drawn.one_of([*LENGTHS, 0, 40])
-    format, rounding = drawn.one_of(oracle.FORMATS), drawn.one_of(ROUNDINGS)
+    format, scale_rule = drawn.one_of(oracle.FORMATS), drawn.one_of(ROUNDINGS)
     row = oracle.FORMATS[format]
     x, values = drawn.floats(*(shape if drawn.rng.random() < 0.9 else ()), k)
     fits = k % 32 == 0 and k and (row.block_rows == 1 or x.ndim > 1)
-    fits = fits and rounding in RULES[row.scale]
-    q = yield fits, lambda: mx.quantize(x, format=format, rounding=rounding)
-    codes, scales = oracle.quantize(values, rounding, format)
+    fits = fits and scale_rule in RULES[row.scale]
+    q = yield fits, lambda: mx.quantize(x, format=format, scale_rule=scale_rule)
+    codes, scales = oracle.quantize(values, scale_rule, format)
     assert q.shape == values.shape
     assert_bitwise_equal(q.codes.numpy(), codes, zeros_are_the_claim=True)
     assert_bitwise_equal(q.scales.numpy(), scales, zeros_are_the_claim=True)
@@ -479,7 +479,7 @@ def linear(drawn):
     assert isinstance(got, np.ndarray) == drawn.is_numpy
     assert got.shape == (*shape, n)
     left = multiplied_as(
-        values.reshape(int(np.prod(shape)), k), rules["activations"], rules["rounding"]
+        values.reshape(int(np.prod(shape)), k), rules["activations"], rules["scale_rule"]
     )
     assert_product(got.reshape(len(left), n), left, w_values, rules["out_dtype"], added)
 
@@ -494,7 +494,7 @@ def grouped(drawn):
     wrong = drawn.rng.random() < 0.1
     given, _ = drawn.integers(sizes - 9 if wrong else sizes)
     got = yield fits and not wrong, lambda: mx.grouped_linear(x, w, given, bias=bias, **rules)
-    left, first = multiplied_as(values, rules["activations"], rules["rounding"]), 0
+    left, first = multiplied_as(values, rules["activations"], rules["scale_rule"]), 0
     for expert, size in enumerate(sizes):
         of_expert = slice(first, first + size)
         addend = None if added is None else added[expert]
@@ -511,7 +511,7 @@ def mixed(drawn):
     tokens, slots = drawn.one_of([0, 1, 5, 17]), drawn.one_of([1, 2, 3])
     formats = [drawn.one_of(oracle.FORMATS) for _ in range(2)]
     rules, fits = drawn.rules()
-    gate = {"activation": drawn.one_of(["swiglu_oai", "silu"])}
+    gate = {"hidden_act": drawn.one_of(["swiglu_oai", "silu"])}
     if drawn.rng.random() < 0.3:
         gate |= drawn.one_of([{"limit": 1.0}, {"alpha": 3.0}, {"limit": 2, "alpha": 0.5}])
     dtype = drawn.one_of(DTYPES)

@@ -35,26 +35,26 @@ from tests.tiers import tiered
 pytestmark = on_every_device
 
 
-def both(x, weights, left, rounding="even", bias=None):
+def both(x, weights, left, scale_rule="even", bias=None):
     """Returns the fused product, and that of the activations quantized before."""
     fused = mx.linear(
-        x, weights, bias=bias, activations=left, rounding=rounding, out_dtype="float32"
+        x, weights, bias=bias, activations=left, scale_rule=scale_rule, out_dtype="float32"
     )
-    q = mx.quantize(x, format=left, rounding=rounding)
+    q = mx.quantize(x, format=left, scale_rule=scale_rule)
     return fused, mx.matmul(q, weights, bias=bias, out_dtype="float32")
 
 
 @pytest.mark.parametrize("layout", tiered(LAYOUTS, first=["plain", "preshuffled_cpu"]))
-@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("scale_rule", ROUNDINGS)
 @every_pair
-def test_linear_is_matmul_of_quantize(rng, pair, rounding, layout):
+def test_linear_is_matmul_of_quantize(rng, pair, scale_rule, layout):
     left, right = pair
     for m, n, k in [(1, 1, 32), (1, 100, 96), (3, 33, 64), (17, 31, 288), (64, 80, 160)]:
         values = rng.standard_normal((m, k)) * 2.0 ** rng.integers(-9, 9, (m, k))
         weights = mx_tensor(*random_operand(rng, n, k, format=right), layout, right)
         for dtype in DTYPES:
             bias = torch_of(rng.standard_normal(n), dtype) if n % 2 else None
-            same_bits(*both(torch_of(values, dtype), weights, left, rounding, bias))
+            same_bits(*both(torch_of(values, dtype), weights, left, scale_rule, bias))
 
 
 @every_layout
@@ -91,8 +91,8 @@ def test_linear_takes_the_corner_blocks_that_quantize_takes(rng, pair, dtype, la
     sizes = np.array([0.0, 2 * kind.underflow, 1.0, kind.largest])
     x = np.tile(sizes.repeat(BLOCK), (4, 1)) * rng.choice([-1, 1], (4, 4 * BLOCK))
     weights = mx_tensor(*random_operand(rng, 20, 4 * BLOCK, format=pair[1]), layout, pair[1])
-    for rounding in ROUNDINGS:
-        same_bits(*both(torch_of(x, dtype), weights, pair[0], rounding))
+    for scale_rule in ROUNDINGS:
+        same_bits(*both(torch_of(x, dtype), weights, pair[0], scale_rule))
 
 
 @every_layout

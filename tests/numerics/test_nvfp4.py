@@ -155,9 +155,9 @@ def test_what_has_no_tensor_scale_takes_none_and_wrong_ones_are_named():
     for shape in ((2,), (3, 1), (1, 1, 3)):
         with pytest.raises(ValueError, match=r"tensor_scale: got shape .* expected one number, or"):
             mx.quantize(x, format="nvfp4", tensor_scale=torch.ones(shape))
-    for rounding in ("floor", "ceil", "rceil"):
+    for scale_rule in ("floor", "ceil", "rceil"):
         with pytest.raises(ValueError, match=r"whose scales are e4m3, expected 'even'"):
-            mx.quantize(x, format="nvfp4", rounding=rounding)
+            mx.quantize(x, format="nvfp4", scale_rule=scale_rule)
 
 
 # Parts and wholes: tensor scales stay with their rows
@@ -309,6 +309,6 @@ def test_six_bits_become_mxfp8_without_a_loss_under_scales_that_are_rounded_up(f
     codes = np.concatenate([codes, codes | 0x20])
     scales = torch.full((len(codes), 1), 120, dtype=torch.uint8)
     w = mx.MXTensor(torch.from_numpy(oracle.pack(codes, 6)), scales, format=format)
-    got, error = mx.requantize(w, "mxfp8", rounding="rceil")
+    got, error = mx.requantize(w, "mxfp8", scale_rule="rceil")
     assert error == 0
     assert torch.equal(got.dequantize("float32"), w.dequantize("float32"))

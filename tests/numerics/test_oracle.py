@@ -41,17 +41,17 @@ POSITIVE = FINITE[FINITE > 0]
 every_element = pytest.mark.parametrize("element", ELEMENTS.values(), ids=ELEMENTS)
 MX = [name for name, row in FORMATS.items() if row.scale == "e8m0"]
 every_format = pytest.mark.parametrize("format", MX)
-every_rounding = pytest.mark.parametrize("rounding", oracle.ROUNDINGS)
+every_rounding = pytest.mark.parametrize("scale_rule", oracle.ROUNDINGS)
 in_torchao = pytest.mark.parametrize("format", TORCHAO)
 
 
-def torchao_quantize(x, rounding, format):
+def torchao_quantize(x, scale_rule, format):
     """Returns torchao's `(codes, scales)` of float64 values that float32 holds."""
     scales, codes = to_mx(
         torch.tensor(x, dtype=torch.float32),
         TORCHAO[format],
         oracle.BLOCK,
-        ScaleCalculationMode(rounding),
+        ScaleCalculationMode(scale_rule),
     )
     return codes.view(torch.uint8).numpy(), scales.view(torch.uint8).numpy()
 
@@ -194,11 +194,11 @@ def test_exponents_beyond_the_scale_are_clamped():
         ("int8", (2, 255 / 128, 1, 127 / 64)),
     ],
 )
-def test_a_rule_brings_every_amax_into_its_octave(name, tops, rounding):
-    top = tops[oracle.ROUNDINGS.index(rounding)]
-    scaled = np.ldexp(POSITIVE, -oracle.scale_exponent(POSITIVE, rounding, ELEMENTS[name]))
+def test_a_rule_brings_every_amax_into_its_octave(name, tops, scale_rule):
+    top = tops[oracle.ROUNDINGS.index(scale_rule)]
+    scaled = np.ldexp(POSITIVE, -oracle.scale_exponent(POSITIVE, scale_rule, ELEMENTS[name]))
     assert top / 2 <= scaled.min() < scaled.max() <= top
-    assert (scaled == top).any() == (rounding in ("ceil", "rceil"))
+    assert (scaled == top).any() == (scale_rule in ("ceil", "rceil"))
 
 
 @every_element
@@ -223,11 +223,11 @@ def test_floor_and_rceil_are_the_published_logarithms(element):
 
 @every_rounding
 @in_torchao
-def test_every_bfloat16_amax_quantizes_as_in_torchao(format, rounding):
+def test_every_bfloat16_amax_quantizes_as_in_torchao(format, scale_rule):
     """Blocks whose scale is 2^-127 or NaN are the subject of the tests below."""
     x = blocks_below(FINITE)
-    codes, scales = oracle.quantize(x, rounding, format)
-    theirs, their_scales = torchao_quantize(x, rounding, format)
+    codes, scales = oracle.quantize(x, scale_rule, format)
+    theirs, their_scales = torchao_quantize(x, scale_rule, format)
     assert_bitwise_equal(scales, their_scales)
     normal = scales[:, 0] > 0
     assert normal.sum() > 60_000
@@ -236,14 +236,15 @@ def test_every_bfloat16_amax_quantizes_as_in_torchao(format, rounding):
 
 @in_torchao
 @pytest.mark.parametrize(
-    "rounding, divisor", [("floor", 2**-126), ("even", 2**-126), ("ceil", 2**-126), ("rceil", 1.0)]
+    "scale_rule, divisor",
+    [("floor", 2**-126), ("even", 2**-126), ("ceil", 2**-126), ("rceil", 1.0)],
 )
 def test_torchao_divides_by_a_larger_number_than_the_scale_it_writes_for_byte_0(
-    format, rounding, divisor
+    format, scale_rule, divisor
 ):
     x = blocks_below(FINITE)
-    codes, scales = oracle.quantize(x, rounding, format)
-    theirs, _ = torchao_quantize(x, rounding, format)
+    codes, scales = oracle.quantize(x, scale_rule, format)
+    theirs, _ = torchao_quantize(x, scale_rule, format)
     smallest = scales[:, 0] == 0
     element = FORMATS[format].element
     divided = oracle.pack(element.encode(x[smallest] / divisor), element.bits)
@@ -253,14 +254,14 @@ def test_torchao_divides_by_a_larger_number_than_the_scale_it_writes_for_byte_0(
 
 @every_rounding
 @in_torchao
-def test_torchao_gives_infinity_a_finite_scale_where_the_text_has_nan(format, rounding):
+def test_torchao_gives_infinity_a_finite_scale_where_the_text_has_nan(format, scale_rule):
     x = np.ones((2, oracle.BLOCK))
     x[:, 3] = np.inf, np.nan
-    codes, scales = oracle.quantize(x, rounding, format)
+    codes, scales = oracle.quantize(x, scale_rule, format)
     assert scales.ravel().tolist() == [255, 255]
     assert not codes.any()
-    theirs, their_scales = torchao_quantize(x, rounding, format)
-    of_infinity = 254 if rounding == "rceil" else 255 - FORMATS[format].element.emax
+    theirs, their_scales = torchao_quantize(x, scale_rule, format)
+    of_infinity = 254 if scale_rule == "rceil" else 255 - FORMATS[format].element.emax
     assert their_scales.ravel().tolist() == [of_infinity, 255]
     assert theirs.any()
 
@@ -275,16 +276,16 @@ def test_torchao_rceil_rounds_the_logarithm_of_the_float32_just_above_a_turn(for
 
 @every_rounding
 @every_format
-def test_values_that_a_format_holds_survive_quantization(format, rounding):
+def test_values_that_a_format_holds_survive_quantization(format, scale_rule):
     """Blocks that use the rule's whole octave, at every scale that float32 can hold."""
     element = FORMATS[format].element
-    top, _ = oracle.octave_top(rounding, element)
+    top, _ = oracle.octave_top(scale_rule, element)
     magnitudes = element.magnitudes[element.magnitudes <= top]
     values = np.concatenate([magnitudes, -magnitudes])
     blocks = np.resize(values, (-(-len(values) // 31), 31))
     blocks = np.concatenate([blocks, np.full((len(blocks), 1), magnitudes[-1])], 1)
     x = (blocks * oracle.decode_e8m0(np.arange(1, 240))[:, None, None]).reshape(-1, oracle.BLOCK)
-    codes, scales = oracle.quantize(x, rounding, format)
+    codes, scales = oracle.quantize(x, scale_rule, format)
     # INT8 has no minus zero: adding zero makes it plus zero.
     assert_bitwise_equal(oracle.dequantize(codes, scales, format) + 0.0, x + 0.0)
 
@@ -294,11 +295,11 @@ def test_int8_takes_a_subnormal_amax_by_its_value_not_by_its_bits():
     amax = np.ldexp([1, 127, 128, 129], [-127, -133, -134, -134])
     x = np.zeros((4, oracle.BLOCK))
     x[:, 7] = amax
-    for rounding in oracle.ROUNDINGS:
-        codes, scales = oracle.quantize(x, rounding, "mxint8")
-        expected = [0, 1, 0, 1] if rounding == "ceil" else [0, 0, 0, 0]
+    for scale_rule in oracle.ROUNDINGS:
+        codes, scales = oracle.quantize(x, scale_rule, "mxint8")
+        expected = [0, 1, 0, 1] if scale_rule == "ceil" else [0, 0, 0, 0]
         assert scales.ravel().tolist() == expected
-        assert codes[:2, 7].tolist() == [64, 64 if rounding == "ceil" else 127]
+        assert codes[:2, 7].tolist() == [64, 64 if scale_rule == "ceil" else 127]
 
 
 def test_a_block_of_rows_and_columns_takes_float32_scales():

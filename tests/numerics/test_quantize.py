@@ -33,7 +33,7 @@ from cases import (
 from oracle import assert_bitwise_equal
 
 pytestmark = on_every_device
-every_rounding = pytest.mark.parametrize("rounding", ROUNDINGS)
+every_rounding = pytest.mark.parametrize("scale_rule", ROUNDINGS)
 
 
 def domain(dtype, format):
@@ -51,10 +51,10 @@ def largest_values(dtype, format):
     return [2 * kind.underflow, 2.0**-133, 2.0**-130, *smallest, 1.0, last]
 
 
-def assert_quantizes(x, dtype, rounding, format):
+def assert_quantizes(x, dtype, scale_rule, format):
     """Compares quantize with the oracle on float64 values that `dtype` holds."""
-    q = mx.quantize(torch_of(x, dtype), format=format, rounding=rounding)
-    codes, scales = oracle.quantize(x, rounding, format)
+    q = mx.quantize(torch_of(x, dtype), format=format, scale_rule=scale_rule)
+    codes, scales = oracle.quantize(x, scale_rule, format)
     assert q.format == format
     assert_bitwise_equal(bytes_of(q.scales), scales, zeros_are_the_claim=True)
     assert_bitwise_equal(bytes_of(q.codes), codes)
@@ -63,39 +63,39 @@ def assert_quantizes(x, dtype, rounding, format):
 @every_rounding
 @every_dtype
 @every_format
-def test_every_value_as_the_largest_of_its_block(format, dtype, rounding):
-    assert_quantizes(blocks_under(domain(dtype, format), dtype), dtype, rounding, format)
+def test_every_value_as_the_largest_of_its_block(format, dtype, scale_rule):
+    assert_quantizes(blocks_under(domain(dtype, format), dtype), dtype, scale_rule, format)
 
 
 @every_rounding
 @every_dtype
 @every_format
-def test_every_value_under_a_fixed_largest(format, dtype, rounding):
+def test_every_value_under_a_fixed_largest(format, dtype, scale_rule):
     values = domain(dtype, format)
     finite = values[np.isfinite(values)]
     blocks = [blocks_of(finite, amax) for amax in largest_values(dtype, format)]
-    assert_quantizes(np.concatenate(blocks), dtype, rounding, format)
+    assert_quantizes(np.concatenate(blocks), dtype, scale_rule, format)
 
 
 @every_rounding
 @every_dtype
 @every_format
-def test_every_turn_of_the_elements_at_every_scale(format, dtype, rounding):
+def test_every_turn_of_the_elements_at_every_scale(format, dtype, scale_rule):
     """Ties, which go to the even code, and the next numbers on both sides of each."""
-    x, scales = turns_under_every_scale(format, dtype, rounding)
-    q = mx.quantize(torch_of(x, dtype), format=format, rounding=rounding)
+    x, scales = turns_under_every_scale(format, dtype, scale_rule)
+    q = mx.quantize(torch_of(x, dtype), format=format, scale_rule=scale_rule)
     assert (bytes_of(q.scales) == scales[:, None]).all()
-    assert_quantizes(x, dtype, rounding, format)
+    assert_quantizes(x, dtype, scale_rule, format)
 
 
 @every_rounding
 @every_dtype
 @every_format
-def test_a_block_of_zeros_has_scale_0_and_keeps_its_signs(format, dtype, rounding):
+def test_a_block_of_zeros_has_scale_0_and_keeps_its_signs(format, dtype, scale_rule):
     """INT8 alone has no minus zero."""
     x = torch.zeros(3, 2 * BLOCK, dtype=getattr(torch, dtype))
     x[:, 1::2] = -0.0
-    q = mx.quantize(x, format=format, rounding=rounding)
+    q = mx.quantize(x, format=format, scale_rule=scale_rule)
     assert not bytes_of(q.scales).any()
     element = oracle.FORMATS[format].element
     expected = pack(np.tile(element.encode([0.0, -0.0]), (3, BLOCK)), format)
@@ -106,24 +106,26 @@ def test_a_block_of_zeros_has_scale_0_and_keeps_its_signs(format, dtype, roundin
 @every_rounding
 @every_dtype
 @every_format
-def test_a_nan_or_infinity_anywhere_makes_its_block_nan_and_no_other(format, dtype, rounding, bad):
+def test_a_nan_or_infinity_anywhere_makes_its_block_nan_and_no_other(
+    format, dtype, scale_rule, bad
+):
     x = np.tile(np.linspace(-4, 4, 3 * BLOCK), (BLOCK, 1))
     x = oracle.round_to(x, dtype)
     x[np.arange(BLOCK), BLOCK + np.arange(BLOCK)] = bad
-    q = mx.quantize(torch_of(x, dtype), format=format, rounding=rounding)
+    q = mx.quantize(torch_of(x, dtype), format=format, scale_rule=scale_rule)
     assert (bytes_of(q.scales) == oracle.NAN_SCALE).tolist() == [[False, True, False]] * BLOCK
     codes = oracle.unpack(bytes_of(q.codes), oracle.FORMATS[format].element.bits)
     assert not codes[:, BLOCK : 2 * BLOCK].any()
-    assert_quantizes(x, dtype, rounding, format)
+    assert_quantizes(x, dtype, scale_rule, format)
 
 
 @every_rounding
 @every_dtype
 @every_format
-def test_one_block_may_hold_values_of_every_size(rng, format, dtype, rounding):
+def test_one_block_may_hold_values_of_every_size(rng, format, dtype, scale_rule):
     exponents = rng.uniform(-24, 15, (999, 3 * BLOCK)) * (1 if dtype == "float16" else 8)
     x = oracle.round_to(rng.standard_normal(exponents.shape) * 2.0**exponents, dtype)
-    assert_quantizes(x, dtype, rounding, format)
+    assert_quantizes(x, dtype, scale_rule, format)
 
 
 @pytest.mark.parametrize("shape", [(32,), (1, 32), (7, 96), (2, 3, 64), (2, 1, 5, 32), (513, 160)])
@@ -160,7 +162,7 @@ def test_numpy_arrays_give_the_bits_of_torch_tensors(rng, format, dtype):
 
 def test_the_default_is_mxfp4_and_even(rng):
     x = torch_of(rng.standard_normal((5, 64)), "float32")
-    q, named = mx.quantize(x), mx.quantize(x, format="mxfp4", rounding="even")
+    q, named = mx.quantize(x), mx.quantize(x, format="mxfp4", scale_rule="even")
     assert q.format == "mxfp4"
     assert torch.equal(q.codes, named.codes) and torch.equal(q.scales, named.scales)
 
@@ -210,14 +212,14 @@ def test_every_number_of_threads_gives_the_same_bits(rng, format, dtype):
 @every_rounding
 @every_dtype
 @every_format
-def test_a_mode_that_flushes_subnormals_changes_nothing(flushing, format, dtype, rounding):
+def test_a_mode_that_flushes_subnormals_changes_nothing(flushing, format, dtype, scale_rule):
     values = domain(dtype, format)
     tiny = values[abs(values) <= 2.0 ** (-14 if dtype == "float16" else -100)]
     blocks = blocks_under(tiny, dtype)
-    x, (codes, scales) = torch_of(blocks, dtype), oracle.quantize(blocks, rounding, format)
+    x, (codes, scales) = torch_of(blocks, dtype), oracle.quantize(blocks, scale_rule, format)
     torch.set_num_threads(1)
     with flushing():
-        q = mx.quantize(x, format=format, rounding=rounding)
+        q = mx.quantize(x, format=format, scale_rule=scale_rule)
     assert_bitwise_equal(bytes_of(q.codes), codes)
     assert_bitwise_equal(bytes_of(q.scales), scales, zeros_are_the_claim=True)
 

@@ -394,20 +394,20 @@ def test_an_unknown_mode_is_refused_by_name(rng, name):
         mx.MXLinear(w, activations=name)
 
 
-@pytest.mark.parametrize("rounding", [rule for rule in ROUNDINGS if rule != "even"])
-def test_a_scale_rule_that_has_nothing_to_do_is_refused(rng, rounding):
+@pytest.mark.parametrize("scale_rule", [rule for rule in ROUNDINGS if rule != "even"])
+def test_a_scale_rule_that_has_nothing_to_do_is_refused(rng, scale_rule):
     x, weights, *_ = random_problem(rng, (5, 33, 64))
-    with pytest.raises(ValueError, match=f"rounding: got '{rounding}' with activations='bf16'"):
-        linear(x, mx_tensor(*weights), rounding=rounding)
+    with pytest.raises(ValueError, match=f"scale_rule: got '{scale_rule}' with activations='bf16'"):
+        linear(x, mx_tensor(*weights), scale_rule=scale_rule)
 
 
 def test_a_module_and_a_converted_model_keep_their_activations(rng):
     dense = torch.nn.Linear(64, 48).bfloat16()
     x = torch_of(rng.standard_normal((5, 64)), "bfloat16")
-    for rounding in ROUNDINGS:
-        module = mx.convert(dense, rounding=rounding, activations="bf16")
+    for scale_rule in ROUNDINGS:
+        module = mx.convert(dense, scale_rule=scale_rule, activations="bf16")
         assert "activations=bf16" in repr(module)
-        w = mx.quantize(dense.weight.detach(), rounding=rounding)
+        w = mx.quantize(dense.weight.detach(), scale_rule=scale_rule)
         same_bits(module(x), linear(x, w, bias=dense.bias.detach()))
     values = values_of(x), oracle.dequantize(w.codes.numpy(), w.scales.numpy())
     assert_matmul(values_of(module(x)), *values, "bfloat16", values_of(dense.bias))

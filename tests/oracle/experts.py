@@ -44,12 +44,12 @@ NUMBERS = {
 """What activations have beside, unless one says otherwise."""
 
 
-def gated(sums, activation: str, interleaved: bool | None = None, **numbers):
+def gated(sums, hidden_act: str, interleaved: bool | None = None, **numbers):
     """Returns the hidden numbers of float32 sums, and how far float32 may be from them.
 
     Args:
         sums: [..., 2I], or [..., I] without a gate.
-        activation: a name of `NUMBERS`.
+        hidden_act: a name of `NUMBERS`.
         interleaved: whether gates and ups take turns, else they are halves.
         numbers: those of the activation.
 
@@ -57,29 +57,29 @@ def gated(sums, activation: str, interleaved: bool | None = None, **numbers):
         Float64 values and absolute errors.
     """
     sums = np.asarray(sums, np.float32)
-    numbers = NUMBERS[activation] | numbers
-    assert numbers.keys() == NUMBERS[activation].keys(), numbers
+    numbers = NUMBERS[hidden_act] | numbers
+    assert numbers.keys() == NUMBERS[hidden_act].keys(), numbers
     with np.errstate(over="ignore", invalid="ignore"):
-        if activation == "relu2":
+        if hidden_act == "relu2":
             exact = np.where(sums < 0, 0, sums).astype(np.float64) ** 2
             return exact, UNIT * abs(exact)
-        if activation in INTERLEAVED if interleaved is None else interleaved:
+        if hidden_act in INTERLEAVED if interleaved is None else interleaved:
             gate, up = sums[..., ::2], sums[..., 1::2]
         else:
             gate, up = np.split(sums, 2, -1)
-        if activation == "situ":
+        if hidden_act == "situ":
             return _situ(gate.astype(np.float64), up.astype(np.float64), **numbers)
         limit = np.float32(numbers["limit"])
-        factor = np.clip(up, -limit, limit).astype(np.float64) + (activation == "swiglu_oai")
-        if activation != "swiglu_step":
+        factor = np.clip(up, -limit, limit).astype(np.float64) + (hidden_act == "swiglu_oai")
+        if hidden_act != "swiglu_step":
             gate = np.minimum(gate, limit)
         z, more = (gate * np.float32(numbers.get("alpha", 1))).astype(np.float64), 0
         gate = gate.astype(np.float64)
-        if activation == "gelu_tanh":
+        if hidden_act == "gelu_tanh":
             z = GELU_ALPHA * (gate + GELU_CUBIC * gate**3)
             more = OF_GELU_EXPONENT * np.nan_to_num(abs(z) * _sigmoid(-z))
         product = gate * _sigmoid(z)
-        if activation == "swiglu_step":
+        if hidden_act == "swiglu_step":
             product = np.minimum(product, np.float64(limit))
         return _with_error(factor * product, factor * gate, RELATIVE_ERROR + more)
 

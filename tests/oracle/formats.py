@@ -204,15 +204,15 @@ _OCTAVES = {
 ROUNDINGS = tuple(_OCTAVES)
 
 
-def octave_top(rounding: str, element: Element):
+def octave_top(scale_rule: str, element: Element):
     """Returns where the rule's octave ends, and whether that end belongs to it."""
-    return _OCTAVES[rounding](element)
+    return _OCTAVES[scale_rule](element)
 
 
-def scale_exponent(amax, rounding: str, element: Element):
+def scale_exponent(amax, scale_rule: str, element: Element):
     """Returns the one exponent that brings each positive `amax` into its rule's octave."""
     amax = np.asarray(amax, np.float64)
-    top, top_belongs = octave_top(rounding, element)
+    top, top_belongs = octave_top(scale_rule, element)
     near = np.frexp(amax)[1] - element.emax
     found, hits = np.zeros(amax.shape, np.int32), np.zeros(amax.shape, np.int32)
     for exponent in (near - 2, near - 1, near, near + 1):
@@ -262,39 +262,39 @@ FORMATS = {
 }
 
 
-def quantize(x, rounding: str = "even", format: str = "mxfp4", tensor_scale=None):
+def quantize(x, scale_rule: str = "even", format: str = "mxfp4", tensor_scale=None):
     """Returns `(codes [..., packed K], scales [..., K/32])` of values `[..., K]`."""
     kind = FORMATS[format]
     x = np.asarray(x, np.float64)
     if kind.scale == "e4m3":
-        assert rounding == "even", rounding
+        assert scale_rule == "even", scale_rule
         return _quantize_by_e4m3(x, kind, tensor_scale)
     if kind.scale == "float32":
-        return _quantize_by_floats(x, rounding, kind)
+        return _quantize_by_floats(x, scale_rule, kind)
     blocks = x.reshape(*x.shape[:-1], x.shape[-1] // kind.block_k, kind.block_k)
     is_nan = ~np.isfinite(blocks).all(-1)
     blocks = np.where(is_nan[..., None], 0.0, blocks)
     amax = abs(blocks).max(-1)
-    exponent = scale_exponent(np.where(amax > 0, amax, 1.0), rounding, kind.element)
+    exponent = scale_exponent(np.where(amax > 0, amax, 1.0), scale_rule, kind.element)
     scales = encode_e8m0(np.where(amax > 0, exponent, -BIAS))
     codes = kind.element.encode(blocks / decode_e8m0(scales)[..., None]).reshape(x.shape)
     return pack(codes, kind.element.bits), np.where(is_nan, NAN_SCALE, scales).astype(np.uint8)
 
 
-def float_scale(amax, rounding: str, element: Element):
+def float_scale(amax, scale_rule: str, element: Element):
     """Returns the float32 scale of blocks with these largest magnitudes, as float64."""
     amax = np.asarray(amax, np.float64)
-    if rounding == "rceil":
-        scale = np.ldexp(1.0, scale_exponent(np.where(amax > 0, amax, 1.0), rounding, element))
+    if scale_rule == "rceil":
+        scale = np.ldexp(1.0, scale_exponent(np.where(amax > 0, amax, 1.0), scale_rule, element))
         scale = np.where(amax > 0, scale, 0.0)
     else:
-        assert rounding == "even", rounding
+        assert scale_rule == "even", scale_rule
         scale = round_to(amax / element.largest, "float32")
     unit = element.magnitudes[1]
     return np.maximum(scale, 2.0 ** FLOATS["float32"].min_exponent / (unit / 2))
 
 
-def _quantize_by_floats(x, rounding: str, kind: Format):
+def _quantize_by_floats(x, scale_rule: str, kind: Format):
     """Returns codes, and scales [..., blocks of rows, blocks of K] as float32."""
     k, tall = x.shape[-1], kind.block_rows > 1
     block_k = min(kind.block_k, k)
@@ -310,7 +310,7 @@ def _quantize_by_floats(x, rounding: str, kind: Format):
         block = rows[place]
         is_nan = ~np.isfinite(block).all((-2, -1))
         block = np.where(is_nan[..., None, None], 0.0, block)
-        scale = float_scale(abs(block).max((-2, -1)), rounding, kind.element)
+        scale = float_scale(abs(block).max((-2, -1)), scale_rule, kind.element)
         codes[place] = kind.element.encode(round_to(block / scale[..., None, None], "float32"))
         scales[..., r // kind.block_rows, c // block_k] = np.where(is_nan, np.nan, scale)
     return codes.reshape(x.shape), scales if tall else scales[..., 0, :]

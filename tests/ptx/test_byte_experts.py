@@ -120,18 +120,18 @@ def test_sizes_that_do_not_fit_are_cut(sizes):
 
 
 @every_mode
-@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+@pytest.mark.parametrize("hidden_act", ["swiglu_oai", "silu"])
 @pytest.mark.parametrize("shape", [(30, 96, 96), (66, 32, 32)], ids=str)
-def test_a_layer_is_near_what_its_parts_are_exactly(shape, activation, mode):
+def test_a_layer_is_near_what_its_parts_are_exactly(shape, hidden_act, mode):
     tokens, width, inner = shape
     (gate_up, down), shuffled = layer(2, width, inner)
     ids, counts = torch.randint(-1, 2, (tokens, 2)), torch.rand(tokens, 2)
     x = torch.randn(tokens, width).bfloat16()
     biases = [torch.randn(2, n) for n in (2 * inner, width)]
     named = dict(zip(("bias_gate_up", "bias_down"), biases, strict=True))
-    rules = {"activation": activation, "activations": mode, **named}
+    rules = {"hidden_act": hidden_act, "activations": mode, **named}
     got = run(calls.moe(x, *shuffled, ids, counts, **rules), 6)
-    assert_is_layer(got, x, gate_up, down, ids, counts, biases, activation, mode)
+    assert_is_layer(got, x, gate_up, down, ids, counts, biases, hidden_act, mode)
 
 
 @pytest.mark.parametrize("gate", OTHER_GATES)
@@ -142,22 +142,22 @@ def test_every_gate_makes_its_hidden_numbers(gate):
     biases = [torch.randn(2, n) for n in (sums_of(gate, 96), 96)]
     named = dict(zip(("bias_gate_up", "bias_down"), biases, strict=True))
     call = calls.moe(x, *shuffled, ids, counts, activations="mxfp8", **named, **GATES[gate])
-    got = run(call, 6 if GATES[gate]["activation"] in USUAL_GATES else 7)
+    got = run(call, 6 if GATES[gate]["hidden_act"] in USUAL_GATES else 7)
     assert_is_layer(got, x, gate_up, down, ids, counts, biases, gate, "mxfp8")
 
 
 @every_mode
-@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
-def test_gates_and_ups_without_a_base_are_computed_another_way(activation, mode):
+@pytest.mark.parametrize("hidden_act", ["swiglu_oai", "silu"])
+def test_gates_and_ups_without_a_base_are_computed_another_way(hidden_act, mode):
     (gate_up, down), _ = layer(2, 96, 64)
     gate_up.scales[0, 7, 1], gate_up.scales[1, 70, 0] = 90, 90
     shuffled = [w.preshuffle(device="cuda") for w in (gate_up, down)]
     x, ids = torch.randn(40, 96).bfloat16(), torch.arange(40)[:, None] % 2
     x[5, :32] = 2.0**-70
     counts = torch.rand(40, 1)
-    rules = {"activation": activation, "activations": mode}
+    rules = {"hidden_act": hidden_act, "activations": mode}
     got = run(calls.moe(x, *shuffled, ids, counts, **rules), 6)
-    assert_is_layer(got, x, gate_up, down, ids, counts, (None, None), activation, mode)
+    assert_is_layer(got, x, gate_up, down, ids, counts, (None, None), hidden_act, mode)
 
 
 def test_ids_may_be_any_numbers():

@@ -77,7 +77,7 @@ def layer_of(x, gate_up, down, ids, counts, *, kernel=FEW, groups=3, seed=0, **r
     """
     recorded = calls.moe(x, gate_up, down, ids, counts, **rules)
     assert sum(is_of(kernel, launch) for launch in recorded.launches) == 2
-    is_fused = rules.get("activation") in (None, *USUAL_GATES)
+    is_fused = rules.get("hidden_act") in (None, *USUAL_GATES)
     rounds = 2 if rules.get("activations") == "nvfp4" else 0
     assert len(recorded.launches) == (3 + rounds if kernel == FEW else 6) + (not is_fused)
     return run(recorded, groups=groups, seed=seed)
@@ -299,7 +299,7 @@ LAYERS = [(1, 4, 8, 96, 64), (9, 3, 4, 160, 96), (9, 3, 30, 288, 32)]
 KEPT_LAYERS = [(26, 2, 3, 96, 64), (41, 2, 3, 160, 32)]
 
 
-@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+@pytest.mark.parametrize("hidden_act", ["swiglu_oai", "silu"])
 @pytest.mark.parametrize(
     ("shape", "mode"),
     [
@@ -308,14 +308,14 @@ KEPT_LAYERS = [(26, 2, 3, 96, 64), (41, 2, 3, 160, 32)]
     ],
     ids=str,
 )
-def test_a_layer_is_made_of_its_parts(shape, activation, mode):
+def test_a_layer_is_made_of_its_parts(shape, hidden_act, mode):
     tokens, slots, count, width, inner = shape
     gate_up, down = layer(count, width, inner)
     ids, counts = torch.randint(-1, count, (tokens, slots)), torch.rand(tokens, slots)
     x = torch.randn(tokens, width).bfloat16()
     biases = [torch.randn(count, n) for n in (2 * inner, width)] if tokens > 1 else [None, None]
     named = dict(zip(("bias_gate_up", "bias_down"), biases, strict=True))
-    rules = {"activation": activation}
+    rules = {"hidden_act": hidden_act}
     got = layer_of(x, gate_up, down, ids, counts, out_dtype="float32", activations=mode, **named,
                    **rules)  # fmt: skip
     expected, decided = composed(x, gate_up, down, ids, counts, biases, mode=mode, **rules)
@@ -346,7 +346,7 @@ def test_all_tokens_to_one_expert(count, seed):
     gate_up, down = layer(count, 96, 32)
     x, counts = torch.randn(17, 96).bfloat16(), torch.rand(17, 2)
     ids = torch.full((17, 2), count - 1, dtype=torch.int32)
-    rules = {"activation": "swiglu_oai"}
+    rules = {"hidden_act": "swiglu_oai"}
     got = layer_of(x, gate_up, down, ids, counts, seed=seed, groups=None, activations="bf16",
                    out_dtype="float32", **rules)  # fmt: skip
     expected, decided = composed(x, gate_up, down, ids, counts, mode="bf16", **rules)
@@ -411,11 +411,11 @@ def compared_at_the_end_of_the_range(ids, count, tiny, **rules):
     return decided
 
 
-@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
-def test_first_weights_at_the_end_of_the_range(activation):
+@pytest.mark.parametrize("hidden_act", ["swiglu_oai", "silu"])
+def test_first_weights_at_the_end_of_the_range(hidden_act):
     """Hidden numbers that are computed another way, in both places of gates and ups."""
     ids = torch.tensor([[1], [2], [0], [-1], [1]])
-    decided = compared_at_the_end_of_the_range(ids, 8, slice(None), activation=activation)
+    decided = compared_at_the_end_of_the_range(ids, 8, slice(None), hidden_act=hidden_act)
     assert decided.sum() > 2
 
 
@@ -448,12 +448,12 @@ def test_more_rows_are_within_the_derived_bound(group, mode):
     same_bits(grouped(x, shuffled, sizes, kernel=kernel, activations=mode, seed=1), got)
 
 
-@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
+@pytest.mark.parametrize("hidden_act", ["swiglu_oai", "silu"])
 @pytest.mark.parametrize(("tokens", "kernel"), [(30, MORE), (60, MANY), (100, MANY)])
-def test_a_layer_of_more_rows_is_made_of_its_parts(tokens, kernel, activation):
+def test_a_layer_of_more_rows_is_made_of_its_parts(tokens, kernel, hidden_act):
     gate_up, down = layer(2, 96, 96)
     ids, counts = torch.randint(-1, 2, (tokens, 2)), torch.rand(tokens, 2)
-    x, rules = torch.randn(tokens, 96).bfloat16(), {"activation": activation, "kernel": kernel}
+    x, rules = torch.randn(tokens, 96).bfloat16(), {"hidden_act": hidden_act, "kernel": kernel}
     got = layer_of(x, gate_up, down, ids, counts, activations="mxfp8", out_dtype="float32", **rules)
     expected, decided = composed(x, gate_up, down, ids, counts, mode="mxfp8", **rules)
     assert decided.float().mean() > 0.2
@@ -476,11 +476,11 @@ def test_many_rows_and_scales_at_the_ends_of_the_range(mode):
     assert_is_product(got, huge, plain, [40, 60], mode)
 
 
-@pytest.mark.parametrize("activation", ["swiglu_oai", "silu"])
-def test_first_weights_of_many_rows_at_the_end_of_the_range(activation):
+@pytest.mark.parametrize("hidden_act", ["swiglu_oai", "silu"])
+def test_first_weights_of_many_rows_at_the_end_of_the_range(hidden_act):
     """Each warp computes its own hidden numbers another way, whose gates or ups want it."""
     ids = torch.zeros(100, 1, dtype=torch.int64)
     ids[3], ids[77], ids[99], ids[20] = 1, 2, 1, -1
     tiny = [3, 50, 77, 99]
-    decided = compared_at_the_end_of_the_range(ids, 3, tiny, activation=activation, kernel=MANY)
+    decided = compared_at_the_end_of_the_range(ids, 3, tiny, hidden_act=hidden_act, kernel=MANY)
     assert decided[[3, 77, 99]].any()

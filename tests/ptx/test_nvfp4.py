@@ -107,21 +107,21 @@ def test_a_grouped_product_is_within_the_derived_bound(sizes, behind, n, k, kern
 
 
 @every_mode
-@pytest.mark.parametrize("activation", ["swiglu_oai", "silu", "relu2"])
+@pytest.mark.parametrize("hidden_act", ["swiglu_oai", "silu", "relu2"])
 @pytest.mark.parametrize(
     "shape, kernel",
     [((9, 3, 4, 160, 96), FEW), ((26, 2, 3, 96, 64), FEW), ((30, 2, 2, 96, 96), MORE),
      ((60, 2, 2, 96, 96), MANY)],
     ids=str,
 )  # fmt: skip
-def test_a_layer_is_made_of_its_parts(shape, kernel, activation, mode):
+def test_a_layer_is_made_of_its_parts(shape, kernel, hidden_act, mode):
     tokens, slots, count, width, inner = shape
     torch.manual_seed(6)
-    gate_up, down = layer(count, width, inner, activation, format="nvfp4")
+    gate_up, down = layer(count, width, inner, hidden_act, format="nvfp4")
     first = 0 if kernel == MORE else -1
     ids, counts = torch.randint(first, count, (tokens, slots)), torch.rand(tokens, slots)
     x = torch.randn(tokens, width).bfloat16()
-    rules = {"activation": activation}
+    rules = {"hidden_act": hidden_act}
     got = layer_of(x, gate_up, down, ids, counts, out_dtype="float32", activations=mode,
                    kernel=kernel, **rules)  # fmt: skip
     expected, decided = composed(x, gate_up, down, ids, counts, mode=mode, kernel=kernel, **rules)
@@ -143,5 +143,5 @@ def test_experts_of_other_activations_or_of_two_formats_are_for_portable_kernels
             )  # fmt: skip
     down = experts(2, 96, 64)[1]
     ids, counts = torch.randint(2, (3, 2)), torch.rand(3, 2)
-    recorded = calls.moe(x[:3], shuffled, down, ids, counts, activation="silu", activations="bf16")
+    recorded = calls.moe(x[:3], shuffled, down, ids, counts, hidden_act="silu", activations="bf16")
     assert all("hopper" not in launch.entry for launch in recorded.launches)

@@ -206,19 +206,19 @@ def test_activations_that_stay_floats(rng, dtype, right, way):
     assert not is_marked.any()
 
 
-@pytest.mark.parametrize("dtype, rounding", [("bfloat16", "even"), ("float32", "rceil")])
+@pytest.mark.parametrize("dtype, scale_rule", [("bfloat16", "even"), ("float32", "rceil")])
 @pytest.mark.parametrize("left", LEFT)
-def test_activations_that_are_quantized_in_the_call(rng, left, dtype, rounding):
+def test_activations_that_are_quantized_in_the_call(rng, left, dtype, scale_rule):
     m, n, k = 17, 34, 160
-    rounding = "even" if left == "nvfp4" else rounding
+    scale_rule = "even" if left == "nvfp4" else scale_rule
     x = oracle.round_to(rng.standard_normal((m, k)) * 2.0 ** rng.integers(-9, 9, (m, 1)), dtype)
     x[3], x[4, :32] = 0, 0
     w = operand(rng, n, k, RIGHT[LEFT.index(left)])
-    recorded = calls.multiply(torch_of(x, dtype), w.stored("preshuffled_cuda"), rounding=rounding,
-                              activations=left, out_dtype=torch.float32, **AMPERE)  # fmt: skip
+    recorded = calls.multiply(torch_of(x, dtype), w.stored("preshuffled_cuda"), activations=left,
+                              scale_rule=scale_rule, out_dtype=torch.float32, **AMPERE)  # fmt: skip
     assert len(recorded.launches) == 3
     got, is_marked = run_tiles(recorded)
-    a = Operand(*oracle.quantize(x, rounding, left), left)
+    a = Operand(*oracle.quantize(x, scale_rule, left), left)
     check(got, a.values(), w.values(), has_float_scales=not {left, w.format} <= set(FORMATS))
     assert not is_marked.any()
 
@@ -390,15 +390,15 @@ def test_weights_at_an_odd_address(rng):
 # What is no product
 
 
-@pytest.mark.parametrize("rounding", ["even", "rceil"])
+@pytest.mark.parametrize("scale_rule", ["even", "rceil"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("format", ["mxfp4", "mxfp8_e5m2", "mxfp6", "fp8", "fp8_block_2d", "nvfp4"])
-def test_quantize_gives_the_oracles_bits(rng, format, dtype, rounding):
+def test_quantize_gives_the_oracles_bits(rng, format, dtype, scale_rule):
     x = oracle.round_to(rng.standard_normal((33, 160)) * 2.0 ** rng.integers(-12, 12), dtype)
     x[3], x[5, 7], x[6, 40] = 0, float("nan"), float("inf")
-    given, rounding = torch_of(x, dtype), "even" if format == "nvfp4" else rounding
-    got = device.run(calls.quantize(given, format=format, rounding=rounding, **AMPERE))
-    codes, scales = oracle.quantize(x, rounding, format)
+    given, scale_rule = torch_of(x, dtype), "even" if format == "nvfp4" else scale_rule
+    got = device.run(calls.quantize(given, format=format, scale_rule=scale_rule, **AMPERE))
+    codes, scales = oracle.quantize(x, scale_rule, format)
     oracle.assert_bitwise_equal(got.codes.numpy(), codes, zeros_are_the_claim=True)
     oracle.assert_bitwise_equal(got.scales.numpy(), scales)
 

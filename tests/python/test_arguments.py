@@ -6,6 +6,7 @@ use, it refuses: `REFUSED`. A new argument without an entry fails the first test
 """
 
 import inspect
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -209,19 +210,19 @@ def beside(value, **others):
 
 
 PRODUCT = {"bias": BIAS, "out_dtype": "float16"}
-LEFT = {"rounding": beside("floor", activations="mxfp4"), "activations": "mxfp8"}
+LEFT = {"scale_rule": beside("floor", activations="mxfp4"), "activations": "mxfp8"}
 OF_EXPERTS = {
     **{"out_dtype": "float16", **LEFT},
-    **{"activation": "silu", "interleaved": False, "limit": 0.5, "alpha": 3.0},
-    **{name: beside(0.5, activation="situ") for name in ("beta", "linear_beta")},
+    **{"hidden_act": "silu", "interleaved": False, "limit": 0.5, "alpha": 3.0},
+    **{name: beside(0.5, hidden_act="situ") for name in ("beta", "linear_beta")},
     "apply_router_weight_on_input": True,
     **{"bias_gate_up": floats(E, 2 * INNER), "bias_down": floats(E, K)},
 }
-QUANTIZED = {"format": "mxfp8", "rounding": "floor"}
+QUANTIZED = {"format": "mxfp8", "scale_rule": "floor"}
 TO_CODES = QUANTIZED | {"tensor_scale": beside(0.5, format="nvfp4")}
 OF_GATES = {
-    **{"activation": "swiglu_oai", "interleaved": True, "limit": 0.5, "alpha": 3.0},
-    **{name: beside(0.5, activation="situ") for name in ("beta", "linear_beta")},
+    **{"hidden_act": "swiglu_oai", "interleaved": True, "limit": 0.5, "alpha": 3.0},
+    **{name: beside(0.5, hidden_act="situ") for name in ("beta", "linear_beta")},
 }
 OF_NORMS = TO_CODES | {
     **{"weight": floats(K), "eps": 0.5, "residual": floats(5, K).bfloat16(), "rounds": "none"},
@@ -245,7 +246,7 @@ CHANGES = {
         **{"bias_gate_up": floats(2 * INNER), "bias_down": floats(K)},
         "out_dtype": "float16",
     },
-    mx.requantize: {"rounding": "ceil", "tensor_scale": beside(0.5, format="nvfp4")},
+    mx.requantize: {"scale_rule": "ceil", "tensor_scale": beside(0.5, format="nvfp4")},
     mx.tensor_scale_of: {},
     mx.dequantize: {"dtype": "float16"},
     mx.preshuffle: {"device": "gfx950"},
@@ -266,9 +267,9 @@ CHANGES = {
     mx.MXLinear: {"bias": BIAS, **LEFT, "hadamard": 32},
     mx.MXLinear.from_linear: {**QUANTIZED, "device": "gfx950", "activations": "bf16"},
     mx.MXExperts: {
-        **{"activation": "swiglu_oai", **LEFT},
+        **{"hidden_act": "swiglu_oai", **LEFT},
         **{"interleaved": True, "limit": 0.5, "alpha": 3.0},
-        **{name: beside(0.5, activation="situ") for name in ("beta", "linear_beta")},
+        **{name: beside(0.5, hidden_act="situ") for name in ("beta", "linear_beta")},
         **{"apply_router_weight_on_input": True, "takes_rows": True},
         "gate_up_proj_bias": floats(E, 2 * INNER),
         "down_proj_bias": floats(E, K),
@@ -285,7 +286,7 @@ CHANGES = {
         **{"device": "gfx950", "op": mx.matmul, "activations": "mxfp8", "format": "mxint8"},
         "experts": beside(8, op=mx.grouped_linear, device="gfx950"),
         "slots": beside(2, op=mx.moe, device="gfx950", experts=8),
-        "activation": beside("silu", op=mx.moe, device="gfx950", experts=8, slots=2),
+        "hidden_act": beside("silu", op=mx.moe, device="gfx950", experts=8, slots=2),
         "interleaved": beside(False, op=mx.moe, device="gfx950", experts=8, slots=2),
         "by_columns": beside(
             True, op=mx.matmul, device="gfx950", activations="fp8_block", format="fp8_block_2d"
@@ -322,6 +323,29 @@ ELSEWHERE = {
     max_graph.library_build: {},
 }
 """Arguments that take a machine or a minute, and where they are tried."""
+
+
+OLD_NAMES = {"rounding": "scale_rule", "activation": "hidden_act"}
+MAX_OPS = {max_graph.matmul, max_graph.dequantize}
+
+
+def test_old_names_of_arguments_are_taken_with_a_warning_and_not_beside_new_ones():
+    tried = set()
+    for function, changes in CHANGES.items():
+        for old, new in OLD_NAMES.items():
+            if new not in changes or function in (checkpoints.convert, mx.explain):
+                continue
+            given, call = Given.of(changes[new]), CALLS[function]
+            with pytest.warns(DeprecationWarning, match=f"{old} is {new} now"):
+                found = call(**given.beside, **{old: given.value})
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", DeprecationWarning)
+                expected = call(**given.beside, **{new: given.value})
+            assert repr(found) == repr(expected), function
+            with pytest.raises(TypeError, match=f"got both, expected {new} alone"):
+                call(**given.beside, **{old: given.value, new: given.value})
+            tried.add((function, new))
+    assert len(tried) >= 12
 
 
 def optional(function):
@@ -406,25 +430,25 @@ def test_a_default_may_be_said(tmp_path, capfd, function):
 
 
 KEPT = {"activations": "bf16"}
-OTHERS = {"rounding": "floor", **KEPT}
+OTHERS = {"scale_rule": "floor", **KEPT}
 REFUSED = [
     *(
-        (function, "rounding", OTHERS)
+        (function, "scale_rule", OTHERS)
         for function in (
             *(mx.linear, mx.grouped_linear, mx.moe, mx.mlp, mx.MXLinear, mx.MXExperts),
             *(max_graph.linear, max_graph.grouped_linear, max_graph.moe),
         )
     ),
     *(
-        (function, name, {"activation": activation, name: 4.0})
+        (function, name, {"hidden_act": hidden_act, name: 4.0})
         for function in (mx.moe, mx.mlp, mx.gate_quantize, mx.MXExperts, max_graph.moe)
-        for name, activation in (
+        for name, hidden_act in (
             *(("beta", "silu"), ("linear_beta", "swiglu_oai")),
             *(("limit", "situ"), ("alpha", "gelu_tanh"), ("alpha", "swiglu_step")),
         )
     ),
     *(
-        (function, "rounding", {"format": "fp8", "rounding": "floor"})
+        (function, "scale_rule", {"format": "fp8", "scale_rule": "floor"})
         for function in (
             *(mx.quantize, mx.rms_norm_quantize, mx.layer_norm_quantize, mx.gate_quantize),
             max_graph.quantize,
@@ -439,10 +463,10 @@ REFUSED = [
     (mx.gate_quantize, "interleaved", {"up": floats(5, K), "interleaved": True}),
     (mx.explain, "experts", {"experts": 4}),
     (mx.explain, "slots", {"slots": 2, "op": mx.grouped_linear, "experts": 4, "device": "cuda"}),
-    (mx.explain, "activation", {"activation": "silu"}),
+    (mx.explain, "hidden_act", {"hidden_act": "silu"}),
     (mx.explain, "interleaved", {"interleaved": False}),
     (mx.explain, "by_columns", {"by_columns": True}),
-    (checkpoints.convert, "rounding", {"quantized": True, "rounding": "rceil"}),
+    (checkpoints.convert, "scale_rule", {"quantized": True, "scale_rule": "rceil"}),
     (checkpoints.convert, "include", {"quantized": True, "include": ["a.weight"]}),
     (checkpoints.convert, "out", {"path": "out.safetensors", "max_shard_bytes": 100}),
     (checkpoints.convert, "max_shard_bytes", {"max_shard_bytes": 0}),

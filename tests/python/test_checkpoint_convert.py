@@ -43,8 +43,8 @@ def model_of_floats(folder, rng, dtype=ml_dtypes.bfloat16):
     return arrays
 
 
-def assert_quantized(got, array, format="mxfp4", rounding="even", **options):
-    codes, scales = oracle.quantize(array.astype(np.float64), rounding, format, **options)
+def assert_quantized(got, array, format="mxfp4", scale_rule="even", **options):
+    codes, scales = oracle.quantize(array.astype(np.float64), scale_rule, format, **options)
     oracle.assert_bitwise_equal(got.unshuffle().codes.numpy(), codes)
     oracle.assert_bitwise_equal(got.unshuffle().scales.numpy(), scales)
 
@@ -285,7 +285,7 @@ def test_shards_can_be_small(tmp_path, rng):
 WRONG = {
     "a form nobody knows": (["--to", "gguf"], "to: got 'gguf', expected mx_kernels or compressed"),
     "a format nobody knows": (["--format", "mxfp3"], "format: got 'mxfp3'"),
-    "a rounding nobody knows": (["--rounding", "up"], "rounding: got 'up'"),
+    "a rounding nobody knows": (["--rounding", "up"], "scale_rule: got 'up'"),
     "a form that lacks the format": (
         ["--to", "quark", "--format", "mxint8"], "got mxint8 to write as quark, expected mxfp4 or",
     ),
@@ -475,7 +475,7 @@ def test_convert_copies_folders_and_says_what_it_leaves_out(tmp_path, rng):
 QUANTIZED = "which matches only what is quantized already, as model.layers.0.mlp.up_proj.weight in"
 NO_EFFECT = {
     "format": (["--format", "fp8"], "format: got 'fp8' for a checkpoint that is quantized already"),
-    "rounding": (["--rounding", "even"], "rounding: got 'even' for a checkpoint that is quantized"),
+    "scale_rule": (["--rounding", "even"], "scale_rule: got 'even' for a checkpoint that is"),
     "axis": (["--k-axis", "-1"], "k_axis: got -1 for a checkpoint that is quantized already"),
     "include": (["--include", "*up_proj.weight"], QUANTIZED),
     "exclude": (["--exclude", "*up_proj.weight"], QUANTIZED),
@@ -552,7 +552,7 @@ def test_codes_become_another_format_by_float32(tmp_path, rng, form, monkeypatch
     (tmp_path / "in").mkdir()
     tensorfiles.checkpoint(tmp_path / "in", config, arrays)
     done = checkpoints.convert(
-        tmp_path / "in", tmp_path / "out", format=ANEW[form], rounding="rceil"
+        tmp_path / "in", tmp_path / "out", format=ANEW[form], scale_rule="rceil"
     )
     assert not done.rewritten and done.quantized
     loaded = mx.load(tmp_path / "out")

@@ -88,8 +88,8 @@ def test_a_converted_model_loads_into_another_layout():
 
 
 def test_options_reach_the_layers():
-    model = mx.convert(nn.Sequential(float_linear()), rounding="floor", device="gfx950")
-    assert (model[0].rounding, model[0].layout) == ("floor", "preshuffled_cdna4")
+    model = mx.convert(nn.Sequential(float_linear()), scale_rule="floor", device="gfx950")
+    assert (model[0].scale_rule, model[0].layout) == ("floor", "preshuffled_cdna4")
     assert model[0].activations == "mxfp6"
 
 
@@ -334,7 +334,7 @@ REFUSED = {
         "include: got '1', which fits no module",
     ),
     "format": (sequential, {"format": "fp9"}, ValueError, "format: got 'fp9', expected"),
-    "rounding": (sequential, {"rounding": "up"}, ValueError, "rounding: got 'up', expected"),
+    "scale_rule": (sequential, {"scale_rule": "up"}, ValueError, "scale_rule: got 'up', expected"),
     "device": (sequential, {"device": "tpu"}, ValueError, "device: got 'tpu', expected"),
     "mode": (sequential, {"activations": "fp9"}, ValueError, "activations: got 'fp9', expected"),
     "mode of a name": (

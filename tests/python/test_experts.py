@@ -79,16 +79,16 @@ BAD_MOE = {
     "bias of one": ("bias_gate_up", lambda b: b[0], ValueError, r"bias_gate_up: got shape \[64\]"),
     "bias of others": ("bias_down", lambda b: b[:, :32], ValueError, r"expected \[3, 64\]"),
     "bias of integers": ("bias_down", lambda b: b.int(), TypeError, "bias_down: got dtype int32"),
-    "activation": ("activation", "gelu", ValueError, "'swiglu_oai' or 'silu' or .* or 'relu2'"),
-    "no activation": ("activation", None, ValueError, "activation: got None"),
+    "hidden_act": ("hidden_act", "gelu", ValueError, "'swiglu_oai' or 'silu' or .* or 'relu2'"),
+    "no activation": ("hidden_act", None, ValueError, "hidden_act: got None"),
     "limit": ("limit", 0, ValueError, "limit: got 0, expected a positive number"),
     "negative limit": ("limit", -7.0, ValueError, "limit: got -7.0"),
     "infinite limit below": ("limit", -math.inf, ValueError, "limit: got -inf"),
     "infinite alpha": ("alpha", math.inf, ValueError, "alpha: got inf"),
     "order": ("interleaved", 1, TypeError, "interleaved: got int, expected a bool"),
-    "beta": ("beta", 4.0, ValueError, "beta: got 4.0 with activation=.* 'situ' has one"),
-    "linear beta": ("linear_beta", 4.0, ValueError, "linear_beta: got 4.0 with activation="),
-    "rows of no gate": ("activation", "relu2", ValueError, r"\[3, 32, 64\]: an up for each"),
+    "beta": ("beta", 4.0, ValueError, "beta: got 4.0 with hidden_act=.* 'situ' has one"),
+    "linear beta": ("linear_beta", 4.0, ValueError, "linear_beta: got 4.0 with hidden_act="),
+    "rows of no gate": ("hidden_act", "relu2", ValueError, r"\[3, 32, 64\]: an up for each"),
     "limit NaN": ("limit", math.nan, ValueError, "limit: got nan"),
     "large limit": ("limit", 1e39, ValueError, "that float32 holds"),
     "a limit beyond all floats": ("limit", 10**400, ValueError, "limit: got a number beyond"),
@@ -96,7 +96,7 @@ BAD_MOE = {
     "alpha": ("alpha", 1e-50, ValueError, "alpha: got 1e-50"),
     "alpha as text": ("alpha", "1", TypeError, "alpha: got str, expected a number"),
     "alpha as truth": ("alpha", True, TypeError, "alpha: got bool"),
-    "rounding": ("rounding", "up", ValueError, "rounding: got 'up'"),
+    "scale_rule": ("scale_rule", "up", ValueError, "scale_rule: got 'up'"),
     "activations": ("activations", "fp6", ValueError, "activations: got 'fp6'"),
     "out_dtype": ("out_dtype", "int8", ValueError, "out_dtype: got 'int8'"),
     "device": ("w_down", lambda w: w.to("meta"), ValueError, "expected one device"),
@@ -108,7 +108,7 @@ BAD_GROUPED = {
     "sizes of int64": ("group_sizes", lambda s: s.long(), TypeError, r"with group_sizes.to\(torch"),
     "too few sizes": ("group_sizes", lambda s: s[:2], ValueError, r"expected \[3\]"),
     "bias": ("bias", lambda b: b[:, :47], ValueError, r"bias: got shape \[3, 47\]"),
-    "rounding": ("rounding", "up", ValueError, "rounding"),
+    "scale_rule": ("scale_rule", "up", ValueError, "scale_rule"),
     "activations": ("activations", "fp6", ValueError, "activations"),
     "out_dtype": ("out_dtype", "int8", ValueError, "out_dtype"),
 }
@@ -336,7 +336,7 @@ def test_operators_and_functions_give_the_same_bits():
     args = operator_arguments("grouped_linear")
     rules = {"out_dtype": "float32", "activations": "mxfp8"}
     assert torch.equal(OPS.grouped_linear(*args), mx.grouped_linear(**grouped_inputs(), **rules))
-    rules = {"out_dtype": "bfloat16", "activations": "mxfp8", "activation": "silu"}
+    rules = {"out_dtype": "bfloat16", "activations": "mxfp8", "hidden_act": "silu"}
     assert torch.equal(OPS.moe(*operator_arguments("moe")), mx.moe(**inputs(), **rules))
 
 
@@ -397,25 +397,25 @@ def test_gradients_of_grouped_linear_are_those_of_the_dequantized_weights():
 
 
 def hidden_of(
-    sums, activation, interleaved=None, limit=1.0, alpha=None, beta=4.0, linear_beta=25.0
+    sums, hidden_act, interleaved=None, limit=1.0, alpha=None, beta=4.0, linear_beta=25.0
 ):
     """Returns the hidden numbers of one row of sums in float64, by the formulas."""
-    if activation == "relu2":
+    if hidden_act == "relu2":
         return sums.clamp(min=0) ** 2
-    turns = interleaved or (interleaved is None and activation == "swiglu_oai")
+    turns = interleaved or (interleaved is None and hidden_act == "swiglu_oai")
     gate, up = (sums[::2], sums[1::2]) if turns else sums.chunk(2)
-    if activation == "situ":
+    if hidden_act == "situ":
         up = up if linear_beta == math.inf else linear_beta * torch.tanh(up / linear_beta)
         return beta * torch.tanh(gate / beta) / (1 + torch.exp(-gate)) * up
     up = up.clamp(-limit, limit)
-    if activation == "swiglu_step":
+    if hidden_act == "swiglu_step":
         return (gate / (1 + torch.exp(-gate))).clamp(max=limit) * up
     gate = gate.clamp(max=limit)
-    if activation == "gelu_tanh":
+    if hidden_act == "gelu_tanh":
         inner = (2 / math.pi) ** 0.5 * (gate + 0.044715 * gate**3)
         return gate / 2 * (1 + torch.tanh(inner)) * up
-    added = 1 if activation == "swiglu_oai" else 0
-    slope = {"swiglu_oai": 1.702, "silu": 1.0}[activation] if alpha is None else alpha
+    added = 1 if hidden_act == "swiglu_oai" else 0
+    slope = {"swiglu_oai": 1.702, "silu": 1.0}[hidden_act] if alpha is None else alpha
     return (up + added) * gate / (1 + torch.exp(-slope * gate))
 
 
@@ -427,7 +427,7 @@ def test_gradients_of_moe_are_those_of_the_layer_on_dequantized_weights(
 ):
     """In float64, slot by slot, with torch's own derivatives."""
     named, numbers = inputs(layout, requires_grad=True), dict(GATES[gate])
-    if numbers["activation"] not in {"situ", "relu2"}:
+    if numbers["hidden_act"] not in {"situ", "relu2"}:
         numbers.setdefault("limit", 1.0)
     if gate == "relu2":
         # Of the first half of what are gates and ups otherwise.

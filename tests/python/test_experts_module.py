@@ -207,10 +207,10 @@ def of_transformers(model, name, **fields):
 
 @pytest.mark.parametrize("model, name", GATES_OF_CLASSES)
 def test_gates_of_transformers_classes_are_found_and_computed(model, name):
-    module, (activation, numbers) = of_transformers(model, name), GATES_OF_CLASSES[model, name]
+    module, (hidden_act, numbers) = of_transformers(model, name), GATES_OF_CLASSES[model, name]
     got = converted(module, activations="bf16")
     assert isinstance(got, mx.MXExperts)
-    assert (got.activation, {n: getattr(got, n) for n in numbers}) == (activation, numbers)
+    assert (got.hidden_act, {n: getattr(got, n) for n in numbers}) == (hidden_act, numbers)
     assert set(dict(got.named_parameters())) == set(dict(module.named_parameters()))
     x, ids, weights = x_of().bfloat16().float(), IDS.clamp(min=0), WEIGHTS
     with torch.no_grad():
@@ -271,7 +271,7 @@ def test_a_state_dict_loads_into_another_layout_and_no_other_format():
         target.gate_up_proj.codes.zero_()
     target.load_state_dict(source.state_dict())
     assert target.layout == "preshuffled_cdna4"
-    rules = {"rounding": source.rounding, "activations": source.activations}
+    rules = {"scale_rule": source.scale_rule, "activations": source.activations}
     vars(target).update(rules)
     assert torch.equal(target(x_of(), IDS, WEIGHTS), source(x_of(), IDS, WEIGHTS))
     with pytest.raises(RuntimeError, match="MXExperts: got format mxfp4, expected mxfp8"):
@@ -290,10 +290,10 @@ WRONG = {
         {"down_proj_bias": torch.ones(2, 64)},
         r"down_proj_bias: got shape \[2, 64\], expected \[2, 32\]",
     ),
-    "activation": (
+    "hidden_act": (
         [(2, 64, 32), (2, 32, 32)],
-        {"activation": "relu"},
-        "activation: got 'relu', expected",
+        {"hidden_act": "relu"},
+        "hidden_act: got 'relu', expected",
     ),
     "mode": (
         [(2, 64, 32), (2, 32, 32)],
@@ -317,6 +317,6 @@ def test_float_weights_get_a_sentence():
 
 def test_repr_says_what_it_is():
     assert repr(mx.MXExperts(q_of(2, 64, 32), q_of(2, 32, 32), activations="mxfp4")) == (
-        "MXExperts(num_experts=2, hidden_size=32, intermediate_size=32, activation=silu, "
-        "format=mxfp4, layout=plain, rounding=even, activations=mxfp4)"
+        "MXExperts(num_experts=2, hidden_size=32, intermediate_size=32, hidden_act=silu, "
+        "format=mxfp4, layout=plain, scale_rule=even, activations=mxfp4)"
     )

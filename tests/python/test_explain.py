@@ -232,12 +232,12 @@ def test_rows_of_experts_are_ordered_where_most_groups_have_hundreds(tokens, cut
 
 
 def test_gates_that_are_not_neighbours_take_a_launch():
-    silu = explained(64, activation="silu")
+    silu = explained(64, hidden_act="silu")
     assert [launch.name for launch in silu.launches] == ["route", "gate_up", "gate", "down", "add"]
     assert silu.workspace_bytes > explained(64).workspace_bytes
-    many = [launch.name for launch in explained(1024, activation="silu").launches]
+    many = [launch.name for launch in explained(1024, hidden_act="silu").launches]
     assert many == ["route", "encode", "gate_up", "gate", "encode", "down", "add"]
-    many = [launch.name for launch in explained(4096, activation="silu").launches]
+    many = [launch.name for launch in explained(4096, hidden_act="silu").launches]
     second = ["encode", "order", "down", "add"]
     assert many == ["route", "encode", "order", "gate_up", "gate", *second]
 
@@ -295,7 +295,7 @@ def test_other_formats_of_experts_have_the_portable_kernel_on_cuda():
         ({"device": "cpu"}, ValueError, "device: got 'cpu', expected 'gfx950' or 'cuda'"),
         ({"experts": 0}, ValueError, "experts: got 0, expected a number from 1"),
         ({"slots": 2.0}, TypeError, "slots: got float"),
-        ({"activation": "relu"}, ValueError, "activation: got 'relu'"),
+        ({"hidden_act": "relu"}, ValueError, "hidden_act: got 'relu'"),
         ({"activations": "mxint8"}, ValueError, "got activations 'mxint8' x weights 'mxfp4'"),
         ({"activations": "fp8", "format": "fp8"}, ValueError, "has no kernel, expected one of"),
     ],
@@ -326,8 +326,8 @@ def weights_of(operands):
         (mx.linear, ((1, K), (64, K)), (1, 64), {"device": "gfx950", "activations": "bf16"}),
         (mx.matmul, ("mxfp8", "mxfp4"), (64, 64), {"activations": "mxfp8"}),
         (mx.matmul, ((4, K), "mxfp4"), (4, 64), {"activations": "mxint8"}),
-        (mx.moe, (np.ones((4, K)), (E, 128, K)), (4, 64), {**LAYER, "activation": "silu"}),
-        (mx.moe, ((4, K), (E, 64, K)), (4, 64), {**LAYER, "activation": "relu2"}),
+        (mx.moe, (np.ones((4, K)), (E, 128, K)), (4, 64), {**LAYER, "hidden_act": "silu"}),
+        (mx.moe, ((4, K), (E, 64, K)), (4, 64), {**LAYER, "hidden_act": "relu2"}),
         (mx.grouped_linear, ((4, K), (E, 64, K)), (4, 64), {**LAYER, "slots": 0}),
     ],
 )
@@ -445,13 +445,13 @@ def test_what_becomes_codes_is_explained_with_its_bytes(format, where):
     rules = {"device": where, "format": format}
     norm = mx.explain(5, 96, 96, op=mx.rms_norm_quantize, **rules)
     gate = mx.explain(5, 96, 192, op=mx.gate_quantize, **rules)
-    ups = mx.explain(5, 96, 96, op=mx.gate_quantize, activation="relu2", **rules)
+    ups = mx.explain(5, 96, 96, op=mx.gate_quantize, hidden_act="relu2", **rules)
     assert mx.explain(5, 96, 96, op=mx.layer_norm_quantize, **rules).bytes_read == norm.bytes_read
     x, weight = torch.randn(5, 192).bfloat16(), torch.ones(96).bfloat16()
     for found, floats, q in (
         (norm, (x[:, :96], weight), mx.rms_norm_quantize(x[:, :96], weight, format=format)),
         (gate, (x,), mx.gate_quantize(x, format=format)),
-        (ups, (x[:, :96],), mx.gate_quantize(x[:, :96], activation="relu2", format=format)),
+        (ups, (x[:, :96],), mx.gate_quantize(x[:, :96], hidden_act="relu2", format=format)),
     ):
         assert found.bytes_written == q.codes.nbytes + q.scales.nbytes
         assert found.bytes_read == sum(2 * t.numel() for t in floats)
@@ -469,7 +469,7 @@ def test_a_dense_layer_is_explained_as_its_products():
     for launch, product in zip(found.launches, products, strict=True):
         assert (launch.kernel, launch.tile) == (product.kernel, product.tile)
         assert product.level in str(launch) and "workgroups" not in str(launch)
-    layer = {"device": "gfx950", "activation": "silu"}
+    layer = {"device": "gfx950", "hidden_act": "silu"}
     of_experts = mx.explain(16, 160, 96, op=mx.moe, experts=1, slots=1, **layer)
     assert mx.explain(16, 160, 96, op=mx.mlp, **layer).launches == of_experts.launches
 
@@ -480,7 +480,7 @@ def test_a_dense_layer_is_explained_as_its_products():
         (32, {"op": mx.rms_norm_quantize}, "n and k: got 32 and 64, expected k to be n"),
         (64, {"op": mx.gate_quantize}, "expected k to be the floats of n hidden numbers, 128"),
         (33, {"op": mx.mlp}, "n: got 33, expected a multiple of 32"),
-        (64, {"op": mx.rms_norm_quantize, "activation": "silu"}, "activation: got 'silu'"),
+        (64, {"op": mx.rms_norm_quantize, "hidden_act": "silu"}, "hidden_act: got 'silu'"),
         (64, {"op": mx.rms_norm_quantize, "activations": "bf16"}, "activations: got 'bf16'"),
         (64, {"op": mx.gate_quantize, "by_columns": True}, "by_columns: got True"),
         (64, {"op": mx.mlp, "experts": 2}, "experts: got 2"),

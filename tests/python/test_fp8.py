@@ -60,7 +60,7 @@ def test_k_is_cut_and_joined_where_blocks_end(format, target):
 
 def by_columns(q):
     """Returns the same codes column by column: [K, rows] in memory."""
-    return mx.MXTensor(q.codes.t().contiguous().t(), q.scales, format=q.format)
+    return mx.MXTensor(q.codes.t().contiguous().t(), q.scales, format=q.format, dtype=q.dtype)
 
 
 @pytest.mark.parametrize("format", [*FP8_FORMATS, "mxfp8", "mxint8"])
@@ -155,12 +155,12 @@ def test_a_compiled_graph_has_the_bits_of_eager_calls(format):
 WRONG = {
     "no rows": (lambda: mx.quantize(torch.ones(64), format="fp8_block_2d"), "expected matrices"),
     "another rule": (
-        lambda: mx.quantize(torch.ones(2, 64), format="fp8", rounding="floor"),
+        lambda: mx.quantize(torch.ones(2, 64), format="fp8", scale_rule="floor"),
         "got 'floor' with format='fp8', whose scales are float32, expected 'even'",
     ),
     "another rule of activations": (
         lambda: mx.linear(torch.ones(2, 64), some("fp8", 4, 64)[0], activations="fp8_block",
-                          rounding="ceil"),
+                          scale_rule="ceil"),
         "got 'ceil' with activations='fp8_block'",
     ),
     "blocks of many rows as activations": (

@@ -62,7 +62,7 @@ def product(x: AnyArray, w: mx.MXTensor, activations: ActivationsName | None) ->
 
 
 def test_quantized_numbers_are_an_mxtensor_and_floats_a_tensor() -> None:
-    for q in (mx.quantize(X), mx.quantize(ARRAY, format="mxfp8", rounding="rceil")):
+    for q in (mx.quantize(X), mx.quantize(ARRAY, format="mxfp8", scale_rule="rceil")):
         assert_type(q, mx.MXTensor)
         assert type(q) is mx.MXTensor
     q = mx.quantize(X, format="nvfp4", tensor_scale=mx.tensor_scale_of(X))
@@ -88,7 +88,7 @@ def test_products_of_tensors_are_tensors_and_of_arrays_arrays() -> None:
     y = mx.linear(X, w, bias=BIAS, activations="mxint8", out_dtype=torch.float32)
     assert_type(y, Tensor)
     assert type(y) is Tensor
-    z = mx.linear(ARRAY, w, bias=BIAS.numpy(), rounding="floor", activations="mxint8")
+    z = mx.linear(ARRAY, w, bias=BIAS.numpy(), scale_rule="floor", activations="mxint8")
     assert_type(z, np.ndarray)
     assert type(z) is np.ndarray
     assert_type(product(X, w, "bf16"), Tensor)
@@ -105,13 +105,13 @@ def test_experts_of_tensors_give_tensors_and_of_arrays_arrays() -> None:
     z = mx.grouped_linear(ARRAY, up, sizes.numpy(), activations="mxint8")
     assert_type(z, np.ndarray)
     assert (type(y), type(z)) == (Tensor, np.ndarray)
-    y = mx.moe(X, up, down, ids, weights, activation="silu", limit=math.inf)
+    y = mx.moe(X, up, down, ids, weights, hidden_act="silu", limit=math.inf)
     assert_type(y, Tensor)
     z = mx.moe(ARRAY, up, down, ids.numpy(), weights.numpy(), interleaved=True)
     assert_type(z, np.ndarray)
     assert (type(y), type(z)) == (Tensor, np.ndarray)
     experts = mx.MXExperts(
-        up.preshuffle(), down.preshuffle(), activation="swiglu_oai", rounding="even"
+        up.preshuffle(), down.preshuffle(), hidden_act="swiglu_oai", scale_rule="even"
     )
     assert_type(experts.intermediate_size, int)
     assert type(experts(X, ids, weights)) is Tensor
@@ -122,11 +122,11 @@ def test_what_stands_beside_a_product_gives_codes() -> None:
     assert isinstance(q, mx.MXTensor)
     both = mx.layer_norm_quantize(X, torch.ones(64), torch.zeros(64), residual=X)
     assert isinstance(both, tuple)
-    hidden = mx.gate_quantize(X, X, activation="silu")
+    hidden = mx.gate_quantize(X, X, hidden_act="silu")
     assert_type(hidden, mx.MXTensor)
     assert hidden.shape == X.shape
     up, down = mx.quantize(torch.randn(128, 64)), mx.quantize(torch.randn(64, 64))
-    assert_type(mx.mlp(X, up, down, activation="silu"), Tensor)
+    assert_type(mx.mlp(X, up, down, hidden_act="silu"), Tensor)
 
 
 def test_a_converted_model_is_of_its_type() -> None:
@@ -183,16 +183,16 @@ def test_what_is_refused_when_it_runs_does_not_type_check() -> None:
         mx.requantize(w, "mxfp5")  # type: ignore[arg-type]
     with refused("format"):
         mx.convert(model, format="mxfp5")  # type: ignore[arg-type]
-    with refused("rounding"):
-        mx.quantize(X, rounding="nearest")  # type: ignore[arg-type]
+    with refused("scale_rule"):
+        mx.quantize(X, scale_rule="nearest")  # type: ignore[arg-type]
     with refused("activations"):
         mx.linear(X, w, activations="fp8_block_2d")  # type: ignore[arg-type]
     with refused("activations"):
         mx.MXLinear(w, activations="int8")  # type: ignore[arg-type]
     with refused("activations"):
         mx.convert(model, activations={"0": "w4a4"})  # type: ignore[dict-item]
-    with refused("activation"):
-        mx.moe(X, *experts, ids, weights, activation="gelu")  # type: ignore[arg-type]
+    with refused("hidden_act"):
+        mx.moe(X, *experts, ids, weights, hidden_act="gelu")  # type: ignore[arg-type]
     with refused("layout"):
         mx.MXTensor(w.codes, w.scales, layout="blocked")  # type: ignore[arg-type]
     with refused("dtype"):

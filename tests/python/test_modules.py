@@ -43,14 +43,14 @@ def x_of(*lead):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_from_linear_computes_what_linear_computes(bias, rounding):
+@pytest.mark.parametrize("scale_rule", ROUNDINGS)
+def test_from_linear_computes_what_linear_computes(bias, scale_rule):
     linear = float_linear(bias)
-    weight = mx.quantize(linear.weight.detach(), rounding=rounding)
-    module = mx.MXLinear.from_linear(linear, rounding=rounding, activations="mxfp4")
+    weight = mx.quantize(linear.weight.detach(), scale_rule=scale_rule)
+    module = mx.MXLinear.from_linear(linear, scale_rule=scale_rule, activations="mxfp4")
     got = module(x_of(2, 3))
     expected = mx.linear(
-        x_of(2, 3), weight, bias=linear.bias, rounding=rounding, activations="mxfp4"
+        x_of(2, 3), weight, bias=linear.bias, scale_rule=scale_rule, activations="mxfp4"
     )
     assert_products_agree(got, expected)
     # Close to the float layer: the error of two roundings to 4 bits, not another matrix.
@@ -86,7 +86,7 @@ def test_from_linear_shares_the_bias_and_the_mode():
 def test_repr_says_what_it_is():
     assert repr(mx.MXLinear(module("plain").weight, activations="mxfp4")) == (
         "MXLinear(in_features=96, out_features=40, bias=False, format=mxfp4, layout=plain, "
-        "rounding=even, activations=mxfp4)"
+        "scale_rule=even, activations=mxfp4)"
     )
 
 
@@ -97,8 +97,8 @@ def test_it_refuses_what_is_not_a_weight():
         mx.MXLinear(linear.weight)
     with pytest.raises(ValueError, match=r"weight: got shape \[2, 40, 96\], expected \[out, in\]"):
         mx.MXLinear(mx.quantize(torch.ones(2, 40, 96)))
-    with pytest.raises(ValueError, match="rounding: got 'up'"):
-        mx.MXLinear(q, rounding="up")
+    with pytest.raises(ValueError, match="scale_rule: got 'up'"):
+        mx.MXLinear(q, scale_rule="up")
     with pytest.raises(ValueError, match=r"bias: got shape \[7\], expected \[40\]"):
         mx.MXLinear(q, torch.ones(7))
 

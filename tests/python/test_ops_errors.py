@@ -184,15 +184,15 @@ BAD_LINEAR = {
         ValueError,
         "x and w: got x on cpu and w on meta, expected one device",
     ),
-    "rounding": (
-        lambda: mx.linear(X, W, rounding="up"),
+    "scale_rule": (
+        lambda: mx.linear(X, W, scale_rule="up"),
         ValueError,
-        f"rounding: got 'up', expected {ROUNDING_NAMES}",
+        f"scale_rule: got 'up', expected {ROUNDING_NAMES}",
     ),
     "rounding by number": (
-        lambda: mx.linear(X, W, rounding=1),
+        lambda: mx.linear(X, W, scale_rule=1),
         ValueError,
-        f"rounding: got 1, expected {ROUNDING_NAMES}",
+        f"scale_rule: got 1, expected {ROUNDING_NAMES}",
     ),
     "no such activations": (
         lambda: mx.linear(X, W, activations="fp6"),
@@ -205,14 +205,14 @@ BAD_LINEAR = {
         "activations: got ['mxfp4']",
     ),
     "rounding of kept activations": (
-        lambda: mx.linear(X, W, activations="bf16", rounding="floor"),
+        lambda: mx.linear(X, W, activations="bf16", scale_rule="floor"),
         ValueError,
-        "rounding: got 'floor' with activations='bf16', expected none: floats that",
+        "scale_rule: got 'floor' with activations='bf16', expected none: floats that",
     ),
     "rounding unhashable": (
-        lambda: mx.linear(X, W, rounding=["even"]),
+        lambda: mx.linear(X, W, scale_rule=["even"]),
         ValueError,
-        "rounding: got ['even']",
+        "scale_rule: got ['even']",
     ),
     "out_dtype": (
         lambda: mx.linear(X, W, out_dtype=torch.float64),
@@ -304,10 +304,10 @@ BAD_MATMUL = {
         ValueError,
         "a and b: got a on meta and b on cpu",
     ),
-    "out_dtype none": (
-        lambda: mx.matmul(W, W, out_dtype=None),
+    "out_dtype": (
+        lambda: mx.matmul(W, W, out_dtype="int8"),
         ValueError,
-        "out_dtype: got None, expected bfloat16 or float16 or float32",
+        "out_dtype: got 'int8', expected bfloat16 or float16 or float32",
     ),
     "bias": (lambda: mx.matmul(W, W, bias=X), ValueError, "bias: got shape [3, 64], expected [48]"),
     **{
@@ -362,9 +362,9 @@ BAD_OTHERS = {
     "preshuffle for no device": (lambda: mx.preshuffle(W, device=""), ValueError, "device: got ''"),
     "unshuffle floats": (lambda: mx.unshuffle(X), TypeError, "q: got Tensor, expected an MXTensor"),
     "quantize rounding": (
-        lambda: mx.quantize(X, rounding="nearest"),
+        lambda: mx.quantize(X, scale_rule="nearest"),
         ValueError,
-        f"rounding: got 'nearest', expected {ROUNDING_NAMES}",
+        f"scale_rule: got 'nearest', expected {ROUNDING_NAMES}",
     ),
     "quantize format": (
         lambda: mx.quantize(X, format="mxfp5"),

@@ -387,7 +387,7 @@ class Doubled(nn.Linear):
         ),
         (lambda: torchao.MXConfig(format="mxfp5"), "format: got 'mxfp5'"),
         (lambda: torchao.MXConfig(activations="mxfp5"), "activations: got 'mxfp5'"),
-        (lambda: torchao.MXConfig(rounding="up"), "rounding: got 'up'"),
+        (lambda: torchao.MXConfig(scale_rule="up"), "scale_rule: got 'up'"),
     ],
 )
 def test_what_torchao_cannot_have_is_named(make, message):

@@ -39,10 +39,10 @@ def samples():
         return q.codes, q.scales, format
 
     leaf = {"requires_grad": True}
-    for rounding in ROUNDINGS:
+    for scale_rule in ROUNDINGS:
         yield (
             OPS.quantize,
-            lambda r=rounding: (activations(2, 3, dtype=torch.bfloat16), "mxfp4", r),
+            lambda r=scale_rule: (activations(2, 3, dtype=torch.bfloat16), "mxfp4", r),
         )
     for format in FORMATS[1:]:
         other = FORMATS[FORMATS.index(format) - 1]
@@ -81,12 +81,12 @@ def samples():
         yield OPS.dequantize, lambda n=layout: (*w(n)[:2], [N, K], "mxfp4", n, torch.float16)
         for target in LAYOUTS:
             yield OPS.relayout, lambda n=layout, t=target: (*w(n)[:2], N, "mxfp4", n, t)
-        for x, bias, rounding, out in (
+        for x, bias, scale_rule, out in (
             (activations(), bias_of(), "even", torch.bfloat16),
             (activations(2, 3, **leaf), None, "ceil", torch.float32),
             (activations(), bias_of(**leaf), "even", torch.float32),
         ):
-            rest = (bias, rounding, out, "mxfp4")
+            rest = (bias, scale_rule, out, "mxfp4")
             yield OPS.linear, lambda n=layout, x=x, rest=rest: (x, *w(n), *rest)
         for rest in ((None, torch.float32), (bias_of(**leaf), torch.bfloat16)):
             yield OPS.matmul, lambda n=layout, rest=rest: (*a(), *w(n), *rest)
@@ -113,7 +113,7 @@ def test_operators_and_functions_give_the_same_bits(op, args, device):
     args = there(args, device)
     got = op(*args)
     if op is OPS.quantize:
-        q = mx.quantize(args[0], format=args[1], rounding=args[2])
+        q = mx.quantize(args[0], format=args[1], scale_rule=args[2])
         expected = q.codes, q.scales
     elif op is OPS.dequantize:
         *parts, shape, format, layout, dtype = args
@@ -126,17 +126,17 @@ def test_operators_and_functions_give_the_same_bits(op, args, device):
         q, stream = q if isinstance(q, tuple) else (q, x.new_empty(0))
         expected = q.codes, q.scales, stream
     elif op is OPS.gate_quantize:
-        x, up, activation, interleaved, limit, *_ = args
+        x, up, hidden_act, interleaved, limit, *_ = args
         options = {"interleaved": interleaved, "limit": limit, "format": args[8]}
-        q = mx.gate_quantize(x, up, activation=activation, **options)
+        q = mx.gate_quantize(x, up, hidden_act=hidden_act, **options)
         expected = q.codes, q.scales
     elif op is OPS.relayout:
         w = weights(args[5], args[3])
         expected = w.codes, w.scales
     elif op is OPS.linear:
-        x, *parts, format, layout, n, bias, rounding, out_dtype, mode = args
+        x, *parts, format, layout, n, bias, scale_rule, out_dtype, mode = args
         w = mx.MXTensor(*parts, shape=(n, K), format=format, layout=layout)
-        rules = {"rounding": rounding, "out_dtype": out_dtype, "activations": mode}
+        rules = {"scale_rule": scale_rule, "out_dtype": out_dtype, "activations": mode}
         expected = mx.linear(x, w, bias=bias, **rules)
     else:
         a = mx.MXTensor(*args[:2], format=args[2])
@@ -165,7 +165,7 @@ def test_operators_validate_too():
         (lambda: OPS.linear(torch.ones(2, 64), *parts, None, "even", torch.float32, "mxfp4"),
          "K = 64"),
         (lambda: OPS.linear(activations(), *parts, None, "up", torch.float32, "mxfp4"),
-         "rounding"),
+         "scale_rule"),
         (lambda: OPS.linear(activations(), *parts, None, "even", torch.int8, "mxfp4"),
          "out_dtype"),
         (lambda: OPS.linear(activations(), *parts[:4], 49, None, "even", torch.float32,
@@ -195,7 +195,7 @@ def test_linear_compiles_as_one_graph(layout, dtype, with_bias):
     bias = bias_of() if with_bias else None
 
     def f(x):
-        return mx.linear(x.relu(), w, bias=bias, rounding="ceil", out_dtype="float32") + 1
+        return mx.linear(x.relu(), w, bias=bias, scale_rule="ceil", out_dtype="float32") + 1
 
     compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(x), f(x))
@@ -219,7 +219,7 @@ def test_one_graph_serves_every_number_of_rows():
 
 def test_every_operation_compiles_as_one_graph():
     def f(x, w, bias):
-        q = mx.quantize(x, rounding="floor")
+        q = mx.quantize(x, scale_rule="floor")
         packed = w.preshuffle(device="cpu")
         out = mx.matmul(q, packed, bias=bias, out_dtype=torch.float32)
         return q, packed, out, packed.unshuffle().dequantize("float16"), q.shape, w.nbytes
@@ -262,7 +262,7 @@ def test_norms_gates_and_mlps_compile_as_one_graph():
     def f(x, residual, gamma):
         q, stream = mx.rms_norm_quantize(x, gamma, residual=residual, format="mxint8")
         out = mx.matmul(q, w) + mx.matmul(mx.layer_norm_quantize(stream, gamma), w)
-        hidden = mx.gate_quantize(stream, x, activation="gelu_tanh", limit=3.0)
+        hidden = mx.gate_quantize(stream, x, hidden_act="gelu_tanh", limit=3.0)
         return out, stream, mx.mlp(x, mx.quantize(gate_up), down), mx.dequantize(hidden)
 
     gate_up, gamma = torch.randn(128, K), torch.rand(K)

@@ -92,13 +92,13 @@ def test_what_convert_returned_is_saved_and_loaded(floats, name, tmp_path):
 
 @pytest.mark.parametrize("format", tiered(("mxfp8", "mxfp8_e5m2", "mxint8"), first=("mxint8",)))
 def test_every_format_is_saved_and_loaded(floats, format, tmp_path):
-    config = MXConfig(format=format, rounding="ceil", activations="mxfp8")
+    config = MXConfig(format=format, scale_rule="ceil", activations="mxfp8")
     kind = class_of("mixtral")
     model = kind.from_pretrained(floats("mixtral"), quantization_config=config)
     model.save_pretrained(tmp_path)
     again = kind.from_pretrained(tmp_path)
     experts = again.model.layers[0].mlp.experts
-    assert (experts.format, experts.rounding, experts.activations) == (format, "ceil", "mxfp8")
+    assert (experts.format, experts.scale_rule, experts.activations) == (format, "ceil", "mxfp8")
     assert torch.equal(run(again, "mixtral"), run(model, "mixtral"))
 
 
@@ -156,7 +156,7 @@ def test_experts_are_converted_for_a_gpu_too():
     for device in ("cpu", "cuda"):
         with torch.device("meta"):
             model = FAMILIES["mixtral"].make()
-        choices = {"format": "mxfp4", "rounding": "even", "activations": "bf16"}
+        choices = {"format": "mxfp4", "scale_rule": "even", "activations": "bf16"}
         convert_skeleton(model, keep=(), include=(), device=device, **choices)
         reports[device] = mx.conversion_report(model)["model.layers.0.mlp.experts"].reason
     assert reports == {"cpu": None, "cuda": None}
@@ -316,15 +316,21 @@ def test_what_transformers_loads_by_itself_says_nothing_of_us(tmp_path):
 
 
 def test_what_convert_did_twice_is_saved(tmp_path):
-    model = mx.convert(FAMILIES["llama"].build(), keep="mlp", rounding="ceil", activations="mxfp8")
-    model = mx.convert(model, format="mxfp8", rounding="floor", activations="mxint8")
+    model = mx.convert(
+        FAMILIES["llama"].build(), keep="mlp", scale_rule="ceil", activations="mxfp8"
+    )
+    model = mx.convert(model, format="mxfp8", scale_rule="floor", activations="mxint8")
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path)
     for loaded in (model, again):
         layer = loaded.model.layers[0]
         first, second = layer.self_attn.q_proj, layer.mlp.up_proj
-        assert (first.format, first.rounding, first.activations) == ("mxfp4", "ceil", "mxfp8")
-        assert (second.format, second.rounding, second.activations) == ("mxfp8", "floor", "mxint8")
+        assert (first.format, first.scale_rule, first.activations) == ("mxfp4", "ceil", "mxfp8")
+        assert (second.format, second.scale_rule, second.activations) == (
+            "mxfp8",
+            "floor",
+            "mxint8",
+        )
     assert torch.equal(run(again, "llama"), run(model, "llama"))
 
 
@@ -442,7 +448,7 @@ WRONG = {
     "activations": ({"activations": "int8"}, "activations: got 'int8', expected"),
     "a choice": ({"activations": {"mlp": "int8"}}, "activations: got 'int8', expected"),
     "a function": ({"activations": str}, "activations: got type, expected a name, or a mapping"),
-    "rounding": ({"rounding": "up"}, "rounding: got 'up', expected"),
+    "scale_rule": ({"scale_rule": "up"}, "scale_rule: got 'up', expected"),
     "names": ({"modules_to_not_convert": 3}, "modules_to_not_convert: got 3, expected names"),
     "include": ({"include": [3]}, r"include: got \[3\], expected names"),
     "method": ({"quant_method": "awq"}, "quant_method: got 'awq', expected 'mx_kernels'"),

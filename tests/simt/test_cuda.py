@@ -114,9 +114,9 @@ def test_cuda_experts_agree_with_the_cpu():
     gate_up, down = weights(4, 2 * INNER, H), weights(4, H, INNER)
     x, counts, ids = torch.randn(50, H), torch.rand(50, 2), torch.randint(-1, 4, (50, 2))
     biases = {"bias_gate_up": torch.randn(4, 2 * INNER), "bias_down": torch.randn(4, H)}
-    for activation in ("swiglu_oai", "silu"):
+    for hidden_act in ("swiglu_oai", "silu"):
         for mode in ("bf16", "mxint8"):
-            rules = {"activation": activation, "activations": mode}
+            rules = {"hidden_act": hidden_act, "activations": mode}
             got = mx.moe(x, gate_up, down, ids, counts, **biases, **rules).cpu()
             there = {name: bias.cpu() for name, bias in biases.items()}
             arguments = (part.cpu() for part in (x, gate_up, down, ids, counts))

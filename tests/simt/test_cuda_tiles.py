@@ -92,18 +92,18 @@ def test_activations_that_stay_floats(dtype, right):
 
 
 @pytest.mark.parametrize(
-    "left, rounding",
+    "left, scale_rule",
     [(left, rule) for left in LEFT for rule in ("even", "rceil") if (left, rule) != NO_RULE],
 )
-def test_linear_is_matmul_of_what_quantize_gives(left, rounding):
+def test_linear_is_matmul_of_what_quantize_gives(left, scale_rule):
     for m, n, k in ((33, 70, 4128), (200, 130, 96)):
         x = torch.randn(m, k) * 2.0 ** torch.randint(-9, 9, (m, 1))
         x[m // 2], x[0, :32] = 0, 0
         for right in ("mxfp4", "fp8_block_2d"):
             w = coded(n, k, right)
             for floats in (x, x.bfloat16(), x.half()):
-                a = mx.quantize(floats, format=left, rounding=rounding)
-                got = mx.linear(floats, w, activations=left, rounding=rounding)
+                a = mx.quantize(floats, format=left, scale_rule=scale_rule)
+                got = mx.linear(floats, w, activations=left, scale_rule=scale_rule)
                 same_bits(got, mx.matmul(a, w, out_dtype=floats.dtype))
 
 

@@ -38,7 +38,7 @@ class Operand(Protocol):
 def quantize(
     x: Array,
     fmt: Format,
-    rounding: int,
+    scale_rule: int,
     tensor_scales: Tensor | None = None,
     hadamard: int | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -47,7 +47,7 @@ def quantize(
     `tensor_scales` are those of all rows, float32 where x lies; None has them from x. So many
     elements as `hadamard` says are rotated together first.
     """
-    rules = fmt, rounding, tensor_scales
+    rules = fmt, scale_rule, tensor_scales
     if hadamard is None:
         return quantize_rows("quantize", x, x.shape, rules)
     block = Rotation(hadamard)
@@ -66,7 +66,7 @@ def quantize_rows(
     `rest` is what the record has behind the call, for rows from some on.
     """
     *lead, k = shape
-    rows, (fmt, rounding, tensor_scales) = math.prod(lead), rules
+    rows, (fmt, scale_rule, tensor_scales) = math.prod(lead), rules
     codes, codes_address = empty(x, (*lead, fmt.packed_bytes(k)))
     scales, scales_address = empty_scales(x, fmt.scales_of(shape), fmt)
     if rows:
@@ -78,7 +78,7 @@ def quantize_rows(
         for first in range(0, rows, step):
             values_at, codes_at = values + first * row_floats, codes_address + first * row_codes
             scales_at = scales_address + scales.nbytes * first // rows
-            rule = fmt.code, rounding
+            rule = fmt.code, scale_rule
             given = 0 if tensor_scales is None else address_of(tensor_scales)
             target = codes_at, scales_at, given
             call = Quantize(values_at, dtype, row_stride, step, k, *rule, *target)

@@ -47,7 +47,7 @@ TENSOR_SCALES = 2.0**-115, 2.0**117
 """Between them no product with a scale, nor half the smallest number, leaves regular float32."""
 
 
-def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, bool]:
+def check_quantize(x: Array, format: str, scale_rule: str) -> tuple[Format, int, bool]:
     """Checks the arguments of `quantize`.
 
     Returns:
@@ -56,8 +56,8 @@ def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, b
     table = _facts._facts or facts()
     if is_common(x, table.dtype_codes) and (shape := x.shape):
         try:
-            fmt, code, k = table.formats[format], table.roundings[rounding], shape[-1]
-            fits = rounding in fmt.roundings and (fmt.block_rows == 1 or len(shape) > 1)
+            fmt, code, k = table.formats[format], table.roundings[scale_rule], shape[-1]
+            fits = scale_rule in fmt.roundings and (fmt.block_rows == 1 or len(shape) > 1)
             if k and not k % fmt.k_multiple and fits:
                 return fmt, code, True
         except (KeyError, TypeError):
@@ -66,9 +66,9 @@ def check_quantize(x: Array, format: str, rounding: str) -> tuple[Format, int, b
     shape = x.shape
     if not shape:
         raise _no_axis()
-    code = check_rounding(rounding)
+    code = check_rounding(scale_rule)
     fmt = format_named(format)
-    check_rule(rounding, fmt, f"format={format!r}")
+    check_rule(scale_rule, fmt, f"format={format!r}")
     check_axes("x", shape, fmt)
     k, block = shape[-1], fmt.k_multiple
     if k == 0 or k % block:
@@ -122,7 +122,7 @@ def check_hadamard(block: int | None, x: Array, *, needs_kernel: bool = True) ->
 
 
 def check_linear(
-    x: Array, w: MXTensor, bias: Array | None, rounding: str, activations: str | None
+    x: Array, w: MXTensor, bias: Array | None, scale_rule: str, activations: str | None
 ) -> tuple[Mode, bool, bool]:
     """Checks the arguments of `linear` but for the result's dtype.
 
@@ -140,7 +140,7 @@ def check_linear(
         and (bias is None or _is_common_bias(bias, w, device))
     ):
         try:
-            return table.modes[asked_or_best(activations, w), rounding], True, intercepted()
+            return table.modes[asked_or_best(activations, w), scale_rule], True, intercepted()
         except (KeyError, TypeError):
             pass
     if isinstance(x, MXTensor):
@@ -149,7 +149,7 @@ def check_linear(
     if not x.shape:
         raise _no_axis()
     check_weights(w, "w")
-    mode = check_mode(asked_or_best(activations, w), rounding)
+    mode = check_mode(asked_or_best(activations, w), scale_rule)
     check_together("x", x, "w", w.codes)
     if bias is not None:
         check_bias(bias, w)
@@ -256,43 +256,45 @@ def check_bias(bias: Array, w: MXTensor) -> None:
         )
 
 
-def check_rounding(rounding: str) -> int:
+def check_rounding(scale_rule: str) -> int:
     """Checks the name of a rounding rule; returns its code."""
     known = facts().roundings
-    if not isinstance(rounding, str) or rounding not in known:
-        raise ValueError(f"rounding: got {rounding!r}, expected {' or '.join(map(repr, known))}")
-    return known[rounding]
+    if not isinstance(scale_rule, str) or scale_rule not in known:
+        raise ValueError(
+            f"scale_rule: got {scale_rule!r}, expected {' or '.join(map(repr, known))}"
+        )
+    return known[scale_rule]
 
 
-def check_rule(rounding: str, fmt: Format, said: str) -> None:
+def check_rule(scale_rule: str, fmt: Format, said: str) -> None:
     """Checks that the scales of a format can follow a rule."""
-    if rounding not in fmt.roundings:
+    if scale_rule not in fmt.roundings:
         known = "'even', the largest number over the element's"
         if len(fmt.roundings) > 1:
             known += ", or 'rceil', the next power of two"
         raise ValueError(
-            f"rounding: got {rounding!r} with {said}, whose scales are {fmt.scale}, expected "
+            f"scale_rule: got {scale_rule!r} with {said}, whose scales are {fmt.scale}, expected "
             + known
         )
 
 
-def check_mode(activations: str, rounding: str) -> Mode:
+def check_mode(activations: str, scale_rule: str) -> Mode:
     """Checks the name of what activations become, and that the rounding goes with it."""
     try:
-        return facts().modes[activations, rounding]
+        return facts().modes[activations, scale_rule]
     except (KeyError, TypeError):
         pass
-    check_rounding(rounding)
+    check_rounding(scale_rule)
     known = facts().activations
     if not isinstance(activations, str) or activations not in known:
         raise ValueError(
             f"activations: got {activations!r}, expected {' or '.join(map(repr, known))}"
         )
     if activations != KEPT_FLOATS:
-        check_rule(rounding, facts().formats[activations], f"activations={activations!r}")
+        check_rule(scale_rule, facts().formats[activations], f"activations={activations!r}")
     raise ValueError(
-        f"rounding: got {rounding!r} with activations={activations!r}, expected none: floats that "
-        "are kept have no scales; leave the rounding out"
+        f"scale_rule: got {scale_rule!r} with activations={activations!r}, expected none: floats "
+        "that are kept have no scales; leave it out"
     )
 
 
@@ -301,10 +303,10 @@ def asked_or_best(activations: str | None, w: MXTensor) -> str:
     return activations_for(w.device, w._format) if activations is None else activations
 
 
-def mode_rounding(activations: str, rounding: str) -> str:
-    """Returns the rounding that activations take beside weights rounded by `rounding`."""
+def mode_rounding(activations: str, scale_rule: str) -> str:
+    """Returns the rounding that activations take beside weights rounded by `scale_rule`."""
     fmt = facts().formats.get(activations)
-    return rounding if fmt and rounding in fmt.roundings else DEFAULT_ROUNDING
+    return scale_rule if fmt and scale_rule in fmt.roundings else DEFAULT_ROUNDING
 
 
 def format_named(name: str) -> Format:
@@ -342,7 +344,7 @@ def _disagreement(left: str, left_shape, right: str, w: MXTensor) -> ValueError:
 
 
 def check_grouped(  # noqa: PLR0917  as the operator has them
-    x, w, group_sizes, bias, rounding: str, activations: str | None
+    x, w, group_sizes, bias, scale_rule: str, activations: str | None
 ) -> Mode:
     """Checks the arguments of `grouped_linear` but for the result's dtype and the sizes' numbers.
 
@@ -351,7 +353,7 @@ def check_grouped(  # noqa: PLR0917  as the operator has them
     """
     _check_rows(x, "[T, K], rows sorted by expert")
     _check_experts(w, "w", "[E, N, K]")
-    mode = check_mode(asked_or_best(activations, w), rounding)
+    mode = check_mode(asked_or_best(activations, w), scale_rule)
     check_together("x", x, "w", w.codes)
     if x.shape[1] != w.k:
         raise _disagreement("x", x.shape, "w", w)
@@ -374,7 +376,7 @@ def check_moe(  # noqa: PLR0917  as the operator has them
     expert_weights,
     biases: tuple,
     options: GateOptions,
-    rounding: str,
+    scale_rule: str,
     activations: str | None,
 ) -> tuple[Mode, Gate]:
     """Checks the arguments of `moe` but for the result's dtype and the numbers of the ids.
@@ -385,12 +387,12 @@ def check_moe(  # noqa: PLR0917  as the operator has them
     _check_rows(x, "[T, H], a row for each token")
     _check_experts(w_gate_up, "w_gate_up", "[E, 2I, H]")
     _check_experts(w_down, "w_down", "[E, H, I]")
-    mode, gate = check_mode(asked_or_best(activations, w_down), rounding), check_gate(options)
+    mode, gate = check_mode(asked_or_best(activations, w_down), scale_rule), check_gate(options)
     for name, w in (("w_gate_up", w_gate_up), ("w_down", w_down)):
         check_together("x", x, name, w.codes)
     if x.shape[1] != w_gate_up.k:
         raise _disagreement("x", x.shape, "w_gate_up", w_gate_up)
-    check_layer_shapes(w_gate_up.shape, w_down.shape, facts().gates[options.activation])
+    check_layer_shapes(w_gate_up.shape, w_down.shape, facts().gates[options.hidden_act])
     _check_routing(x, expert_ids, expert_weights)
     check_biases(biases[0], "bias_gate_up", w_gate_up, "w_gate_up")
     check_biases(biases[1], "bias_down", w_down, "w_down")
@@ -436,18 +438,18 @@ def _check_routing(x, expert_ids, expert_weights) -> None:
     check_together("expert_weights", expert_weights, "x", x)
 
 
-def check_layer_shapes(gate_up, down, activation: Activation) -> None:
+def check_layer_shapes(gate_up, down, hidden_act: Activation) -> None:
     """Checks that the weights of a layer of experts fit each other, as tensors or in a graph."""
     (experts, _, width), inner = gate_up, down[-1]
-    each, rows = ("a gate and an up", "2I") if activation.is_gated else ("an up", "I")
+    each, rows = ("a gate and an up", "2I") if hidden_act.is_gated else ("an up", "I")
     for name, shape, expected, what in (
-        ("w_gate_up", gate_up, (experts, activation.sums(inner), width), f"{each} for each of the"),
+        ("w_gate_up", gate_up, (experts, hidden_act.sums(inner), width), f"{each} for each of the"),
         ("w_down", down, (experts, width, inner), "from the"),
     ):
         if tuple(shape) != expected:
             raise ValueError(
                 f"{name}: got shape {show(shape)}, expected {show(expected)}: {what} {inner} "
-                f"hidden numbers of {activation.name!r}; w_gate_up is {show(gate_up)} = "
+                f"hidden numbers of {hidden_act.name!r}; w_gate_up is {show(gate_up)} = "
                 f"[E, {rows}, H], w_down is {show(down)} = [E, H, I]"
             )
 

@@ -49,9 +49,9 @@ def _dense(codes, scales, format, layout, n, expert: int) -> Tensor:
 
 def _grouped_arguments(x, *rest):
     """Checks a call; returns what `products` takes."""
-    parts, (sizes, bias, rounding, out_dtype, activations) = rest[:5], rest[5:]
+    parts, (sizes, bias, scale_rule, out_dtype, activations) = rest[:5], rest[5:]
     w = weights_of(*parts)
-    mode = checks.check_grouped(x, w, sizes, bias, rounding, activations)
+    mode = checks.check_grouped(x, w, sizes, bias, scale_rule, activations)
     return x, w, sizes, bias, mode, float_code(out_dtype, "out_dtype")
 
 
@@ -150,8 +150,12 @@ class GroupedLinear(_Backwards):
 def _moe_arguments(x, *rest):
     """Checks a call; returns what `products` takes."""
     gate_up, down, (ids, counts, *rest) = weights_of(*rest[:5]), weights_of(*rest[5:10]), rest[10:]
-    biases, gate, (rounding, out_dtype, activations) = rest[:2], GateOptions(*rest[2:-3]), rest[-3:]
-    call = x, gate_up, down, ids, counts, biases, gate, rounding, activations
+    biases, gate, (scale_rule, out_dtype, activations) = (
+        rest[:2],
+        GateOptions(*rest[2:-3]),
+        rest[-3:],
+    )
+    call = x, gate_up, down, ids, counts, biases, gate, scale_rule, activations
     mode, gate = checks.check_moe(*call)
     dtype = float_code(out_dtype, "out_dtype")
     return x, (gate_up, down), ids, counts, biases, gate, mode, dtype

@@ -197,7 +197,7 @@ class Mode(NamedTuple):
 
     kind: int
     format: int
-    rounding: int
+    scale_rule: int
 
 
 class Facts:
@@ -235,9 +235,9 @@ class Facts:
         rows = [fmt for fmt in self.formats.values() if fmt.block_rows == 1]
         self.activations = (*(fmt.name for fmt in rows), KEPT_FLOATS)
         self.modes = {
-            (fmt.name, rounding): Mode(QUANTIZED, fmt.code, self.roundings[rounding])
+            (fmt.name, scale_rule): Mode(QUANTIZED, fmt.code, self.roundings[scale_rule])
             for fmt in rows
-            for rounding in fmt.roundings
+            for scale_rule in fmt.roundings
         }
         self.modes[KEPT_FLOATS, DEFAULT_ROUNDING] = Mode(KEPT, NO_CODE, 0)
         self.team = 0 if _is_forked else _openmp_team()

@@ -113,7 +113,7 @@ def check_norm(x: Array, weight, bias, residual, options: NormOptions) -> None:
 
 
 def norm_quantize(
-    x: Array, weight, bias, residual, options: NormOptions, fmt: Format, rounding: int, given
+    x: Array, weight, bias, residual, options: NormOptions, fmt: Format, scale_rule: int, given
 ) -> tuple[Tensor, Tensor, Array | None]:
     """Quantizes checked floats behind a norm; returns codes, scales and x + residual, if any."""
     k = x.shape[-1]
@@ -139,7 +139,7 @@ def norm_quantize(
         at = added_at + first * added_stride * row_bytes
         return Norm(*fixed, at, added_stride, stream_at + first * k * row_bytes)
 
-    codes, scales = calls.quantize_rows("norm_quantize", x, x.shape, (fmt, rounding, given), rest)
+    codes, scales = calls.quantize_rows("norm_quantize", x, x.shape, (fmt, scale_rule, given), rest)
     return codes, scales, stream
 
 
@@ -177,11 +177,11 @@ def check_gate_rows(
         if chosen.row.is_gated and x.shape[-1] % 2:
             raise ValueError(
                 f"x: got shape {show(x.shape)}, expected [..., 2K], gates and ups of "
-                f"{options.activation!r}; or give the ups: up=..."
+                f"{options.hidden_act!r}; or give the ups: up=..."
             )
         return (*x.shape[:-1], x.shape[-1] // 2 if chosen.row.is_gated else x.shape[-1])
     if not chosen.row.is_gated:
-        raise ValueError(f"up: got one with activation={options.activation!r}, which has no gate")
+        raise ValueError(f"up: got one with hidden_act={options.hidden_act!r}, which has no gate")
     if options.interleaved is not None:
         raise ValueError(
             f"interleaved: got {options.interleaved} with gates and ups of their own, expected None"
@@ -196,7 +196,7 @@ def check_gate_rows(
 
 
 def gate_quantize(
-    x: Array, up: Array | None, chosen: GateChoice, fmt: Format, rounding: int, given
+    x: Array, up: Array | None, chosen: GateChoice, fmt: Format, scale_rule: int, given
 ) -> tuple[Tensor, Tensor]:
     """Quantizes hidden numbers of checked gates and ups; returns codes and scales."""
     gate, k = gate_of(chosen), x.shape[-1]
@@ -217,7 +217,7 @@ def gate_quantize(
     def rest(first: int) -> tuple[int, ...]:
         return gate + Ups(ups + first * step, up_stride)
 
-    made = calls.quantize_rows("gate_quantize", x, shape, (fmt, rounding, given), rest)
+    made = calls.quantize_rows("gate_quantize", x, shape, (fmt, scale_rule, given), rest)
     del others
     return made
 
@@ -242,14 +242,14 @@ def norm_arguments(
     residual,
     options: NormOptions,
     format,
-    rounding,
+    scale_rule,
     given,
     *,
     is_fake=False,
     is_common=False,
 ):
     """Checks what `norm_quantize` takes, not what is common; returns what the call takes."""
-    fmt, code, _ = checks.check_quantize(x, format, rounding)
+    fmt, code, _ = checks.check_quantize(x, format, scale_rule)
     if not is_common:
         check_norm(x, weight, bias, residual, options)
     given = checks.check_tensor_scale(given, x, fmt, is_fake=is_fake)
@@ -276,7 +276,7 @@ def _empty_parts(x: Tensor, shape, fmt: Format) -> tuple[Tensor, Tensor]:
 
 
 def gate_arguments(
-    x, up, options: GateOptions, format, rounding, given, *, is_fake=False, is_common=False
+    x, up, options: GateOptions, format, scale_rule, given, *, is_fake=False, is_common=False
 ):
     """Checks what `gate_quantize` takes, not what is common; returns that, as the call has it.
 
@@ -288,7 +288,7 @@ def gate_arguments(
         shape = check_gate_rows(x, up, options, chosen)
         # What is quantized has no memory, but the rules of such a part of x.
         rows = x[..., : shape[-1]]
-    fmt, code, _ = checks.check_quantize(rows, format, rounding)
+    fmt, code, _ = checks.check_quantize(rows, format, scale_rule)
     given = checks.check_tensor_scale(given, x, fmt, is_fake=is_fake)
     return (x, up, chosen, fmt, code, given), shape
 

@@ -24,7 +24,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 class GateOptions(NamedTuple):
     """What a call says of the activation of experts; None is the activation's own."""
 
-    activation: GateName
+    hidden_act: GateName
     interleaved: bool | None = None
     limit: float | None = None
     alpha: float | None = None
@@ -65,9 +65,9 @@ def _bits_of(number: float) -> int:
 
 def chosen_gate(options: GateOptions) -> GateChoice:
     """Checks the same; returns what is meant."""
-    name, interleaved, known = options.activation, options.interleaved, facts().gates
+    name, interleaved, known = options.hidden_act, options.interleaved, facts().gates
     if not isinstance(name, str) or name not in known:
-        raise ValueError(f"activation: got {name!r}, expected {' or '.join(map(repr, known))}")
+        raise ValueError(f"hidden_act: got {name!r}, expected {' or '.join(map(repr, known))}")
     row = known[name]
     if interleaved is None:
         interleaved = bool(row.is_interleaved)
@@ -75,7 +75,7 @@ def chosen_gate(options: GateOptions) -> GateChoice:
         raise TypeError(f"interleaved: got {type(interleaved).__name__}, expected a bool")
     elif not row.is_gated:
         raise ValueError(
-            f"interleaved: got {interleaved} with activation={name!r}, expected None: it has no "
+            f"interleaved: got {interleaved} with hidden_act={name!r}, expected None: it has no "
             "gates, only ups"
         )
     limit, alpha = row.limit, row.alpha
@@ -86,7 +86,7 @@ def chosen_gate(options: GateOptions) -> GateChoice:
         if given not in row.numbers:
             of = [repr(other.name) for other in known.values() if given in other.numbers]
             raise ValueError(
-                f"{given}: got {number} with activation={name!r}, which has none, expected None; "
+                f"{given}: got {number} with hidden_act={name!r}, which has none, expected None; "
                 f"{' or '.join(of)} has one"
             )
         if given == row.alpha_name:

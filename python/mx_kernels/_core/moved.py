@@ -1,16 +1,20 @@
-"""Old paths of modules: imported as before, with one DeprecationWarning that says the new path.
+"""Old names, which work as before with a DeprecationWarning that says the new one.
 
-Both paths are one module, so that classes, pickles and `isinstance` do not tell them apart.
+Of modules, both paths are one, so that classes, pickles and `isinstance` do not tell them apart.
+Of arguments, `renamed` takes the old one where a function is called.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import sys
 import warnings
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any, TypeVar, cast
 
 MOVED = {
     "mx_kernels.distributed": "mx_kernels.integrations.distributed",
@@ -59,3 +63,30 @@ def find_moved() -> None:
     """Lets old paths be imported; before all else, which would find a second copy."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, Finder())
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def renamed(**names: str) -> Callable[[Function], Function]:
+    """Lets a function be called with old names of arguments, which warn; NEW of each OLD=NEW.
+
+    >>> @renamed(colour="color")
+    ... def paint(*, color): return color
+    """
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            for old, new in names.items():
+                if old in kwargs:
+                    what = f"{function.__qualname__}: {old} is {new} now"
+                    if new in kwargs:
+                        raise TypeError(f"{what}; got both, expected {new} alone")
+                    warnings.warn(what, DeprecationWarning, stacklevel=2)
+                    kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return cast(Function, call)
+
+    return decorate

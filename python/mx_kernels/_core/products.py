@@ -250,7 +250,7 @@ def question(
 ) -> tuple[int, ...]:
     """Writes a product that nobody computes: without memory, bfloat16 throughout, no bias."""
     bfloat16, k = facts().dtypes["bfloat16"], sizes[-1]
-    floats = Left(left.kind, 0, 0, bfloat16, k, left.format, left.rounding)
+    floats = Left(left.kind, 0, 0, bfloat16, k, left.format, left.scale_rule)
     weights, result = Right(0, 0, right.code, layout.code), Result(0, bfloat16, 0, NO_CODE)
     return floats + weights + result + sizes
 
@@ -262,9 +262,9 @@ def _rows_of(q: Operand) -> int:
 
 def _floats(x: Array, k: int, mode: Mode) -> tuple[Array, Left]:
     """Writes a left side of floats; returns who owns its memory, too."""
-    kind, fmt, rounding = mode
+    kind, fmt, scale_rule = mode
     x, values, dtype, row_stride = rows_of(x, k)
-    return x, Left(kind, values, 0, dtype, row_stride, fmt, rounding)
+    return x, Left(kind, values, 0, dtype, row_stride, fmt, scale_rule)
 
 
 def _added(bias: Array | None, n: int) -> tuple[Array | None, int, int]:

@@ -66,8 +66,8 @@ def weights_of(codes, scales, format, layout, n):
     return MXTensor(codes, scales, shape=(*codes.shape[:-2], n, k), format=format, layout=layout)
 
 
-def _quantize(x, format, rounding, tensor_scale=None, hadamard=None):
-    fmt, code, _ = checks.check_quantize(x, format, rounding)
+def _quantize(x, format, scale_rule, tensor_scale=None, hadamard=None):
+    fmt, code, _ = checks.check_quantize(x, format, scale_rule)
     given = checks.check_tensor_scale(tensor_scale, x, fmt)
     return calls.quantize(x, fmt, code, given, checks.check_hadamard(hadamard, x))
 
@@ -79,8 +79,8 @@ def as_scales_of_call(tensor_scale, x) -> Tensor | None:
     return torch.tensor(tensor_scale, dtype=torch.float32, device=x.device)
 
 
-def _quantize_fake(x, format, rounding, tensor_scale=None, hadamard=None):
-    fmt, *_ = checks.check_quantize(x, format, rounding)
+def _quantize_fake(x, format, scale_rule, tensor_scale=None, hadamard=None):
+    fmt, *_ = checks.check_quantize(x, format, scale_rule)
     checks.check_hadamard(hadamard, x)
     checks.check_tensor_scale(tensor_scale, x, fmt, is_fake=True)
     lead, k = x.shape[:-1], x.shape[-1]
@@ -128,15 +128,15 @@ def _matmul_fake(*args):
     return a.codes.new_empty((*a.codes.shape[:-1], b.shape[-2]), dtype=out_dtype)
 
 
-def _linear(x, codes, scales, format, layout, n, bias, rounding, out_dtype, activations):
+def _linear(x, codes, scales, format, layout, n, bias, scale_rule, out_dtype, activations):
     w = weights_of(codes, scales, format, layout, n)
-    mode, *_ = checks.check_linear(x, w, bias, rounding, activations)
+    mode, *_ = checks.check_linear(x, w, bias, scale_rule, activations)
     return products.floats_by_codes(x, w, bias, mode, float_code(out_dtype, "out_dtype"))
 
 
-def _linear_fake(x, codes, scales, format, layout, n, bias, rounding, out_dtype, activations):
+def _linear_fake(x, codes, scales, format, layout, n, bias, scale_rule, out_dtype, activations):
     w = weights_of(codes, scales, format, layout, n)
-    checks.check_linear(x, w, bias, rounding, activations)
+    checks.check_linear(x, w, bias, scale_rule, activations)
     float_code(out_dtype, "out_dtype")
     return x.new_empty((*x.shape[:-1], n), dtype=out_dtype)
 

@@ -30,6 +30,7 @@ from mx_kernels import ops
 from mx_kernels._core.arrays import show
 from mx_kernels._core.checks import check_rounding, check_rule, format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, ceil_to, weights_format
+from mx_kernels._core.moved import renamed
 from mx_kernels._core.storage import split_scales
 from mx_kernels.checkpoints import floats
 from mx_kernels.checkpoints.configs import OURS, without_quantization
@@ -88,13 +89,14 @@ class Conversion:
     """Paths in the source of files of weights that were not read, and of links to folders."""
 
 
+@renamed(rounding="scale_rule")
 def convert(
     source: str | Path,
     target: str | Path,
     *,
     to: str = OURS,
     format: str | None = None,
-    rounding: str | None = None,
+    scale_rule: str | None = None,
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
     k_axis: int | None = None,
@@ -112,7 +114,7 @@ def convert(
         format: what floats are quantized to, None for "mxfp4"; "fp8_block" is "fp8_block_2d" for
             weights. What is quantized in another format becomes this one too, by float32, if it
             is given.
-        rounding: how, None for "even".
+        scale_rule: how, None for "even".
         include: patterns of the names to quantize, instead of the usual ones: matrices
             `*.weight` of a checkpoint that holds no MX yet, but for embeddings, norms, routers,
             heads, and the towers of other senses than text.
@@ -135,11 +137,11 @@ def convert(
         raise ValueError(f"k_axis: got {k_axis!r:.80}, expected -1 or -2")
     check_shard_bytes(max_shard_bytes)
     include, exclude = patterns_of("include", include), patterns_of("exclude", exclude)
-    asked = {"format": format, "rounding": rounding, "k_axis": k_axis}
+    asked = {"format": format, "scale_rule": scale_rule, "k_axis": k_axis}
     format = DEFAULT_FORMAT if format is None else format
-    rounding = DEFAULT_ROUNDING if rounding is None else rounding
-    check_rounding(rounding)
-    check_rule(rounding, format_named(format), f"format={format!r}")
+    scale_rule = DEFAULT_ROUNDING if scale_rule is None else scale_rule
+    check_rounding(scale_rule)
+    check_rule(scale_rule, format_named(format), f"format={format!r}")
     format = weights_format(format)
     checkpoint = open_any(source)
     if target.suffix == SUFFIX and checkpoint.folder is not None:
@@ -156,7 +158,7 @@ def convert(
     formats = {it.name: it.format for it in parameters if it.format}
     formats |= dict.fromkeys(chosen, format)
     errors: dict[str, float] = {}
-    stored = [_stored(it, to, formats, rounding, errors) for it in parameters]
+    stored = [_stored(it, to, formats, scale_rule, errors) for it in parameters]
     config = _config(checkpoint.config, to, parameters, formats)
     copied, left_out = _beside(checkpoint, target)
     with bar(progress, f"converting {checkpoint.where}", stored) as done:
@@ -301,7 +303,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _stored(
-    it: Parameter, to: str, formats: dict[str, str], rounding: str, errors: dict[str, float]
+    it: Parameter, to: str, formats: dict[str, str], scale_rule: str, errors: dict[str, float]
 ) -> Stored:
     """Returns what is written of a parameter; `errors` gets what another format costs it."""
     if it.name not in formats:
@@ -315,7 +317,7 @@ def _stored(
 
     def read() -> list[Tensor]:
         pair = it.read()
-        rules = {"format": format, "rounding": rounding}
+        rules = {"format": format, "scale_rule": scale_rule}
         if not it.format:
             rules["tensor_scale"] = _tensor_scale(pair[0], to, format)
             q = ops.quantize(pair[0].contiguous(), **rules)

@@ -27,6 +27,7 @@ from mx_kernels._core.facts import (
     activations_for,
     weights_format,
 )
+from mx_kernels._core.moved import renamed
 from mx_kernels.conversion.fusing import FUSES, former_layers, fuse_layers, split_layers
 from mx_kernels.conversion.gates import Gate, gate_of, traits_of
 from mx_kernels.conversion.layers import (
@@ -67,6 +68,7 @@ FINISHED: list[Callable[[nn.Module], None]] = []
 Model = TypeVar("Model", bound=nn.Module)
 
 
+@renamed(rounding="scale_rule")
 def convert(
     model: Model,
     filter: Callable[[str, nn.Module], bool] | None = None,
@@ -74,7 +76,7 @@ def convert(
     keep: Pattern | Iterable[Pattern] = (),
     include: Pattern | Iterable[Pattern] = (),
     format: FormatName = DEFAULT_FORMAT,
-    rounding: ScaleRule = DEFAULT_ROUNDING,
+    scale_rule: ScaleRule = DEFAULT_ROUNDING,
     device: str | torch.device | None = None,
     activations: Activations = None,
     fuse: str | None = None,
@@ -111,7 +113,7 @@ def convert(
             before.
         format: what weights are quantized to, see `quantize`; "fp8_block" is "fp8_block_2d" for
             them.
-        rounding: how weights and activations are quantized; see `MXLinear.from_linear`.
+        scale_rule: how weights and activations are quantized; see `MXLinear.from_linear`.
         device: whose layout the weights get; see `MXLinear.from_linear`.
         activations: what activations are multiplied as; see `MXLinear.from_linear`. For choices
             by layer a mapping from names as in `keep`, the first that fits, or a function of a
@@ -139,7 +141,7 @@ def convert(
     if fuse is not None and fuse not in FUSES:
         raise ValueError(f"fuse: got {fuse!r}, expected None or {' or '.join(map(repr, FUSES))}")
     patterns = {"keep": patterns_of("keep", keep), "include": patterns_of("include", include)}
-    choices = {"format": format, "rounding": rounding, "device": device}
+    choices = {"format": format, "scale_rule": scale_rule, "device": device}
     is_ours = fuse is not None and any(isinstance(inner, MXLinear) for inner in model.modules())
     reasons, modes = _decided(model, filter, patterns, choices, activations, needs_some=not is_ours)
     for layer in modes:
@@ -160,7 +162,7 @@ def convert_skeleton(
     keep: Iterable[Pattern],
     include: Iterable[Pattern],
     format: FormatName,
-    rounding: ScaleRule,
+    scale_rule: ScaleRule,
     device: str | torch.device,
     activations: Activations,
 ) -> dict[str, Way]:
@@ -171,7 +173,7 @@ def convert_skeleton(
         keep: as for `convert`, like all that follows.
         include: names.
         format: of the weights.
-        rounding: of weights and activations.
+        scale_rule: of weights and activations.
         device: where the weights will lie.
         activations: what they are multiplied as.
 
@@ -180,7 +182,7 @@ def convert_skeleton(
         the order in which they are quantized, or kept.
     """
     patterns = {"keep": tuple(keep), "include": tuple(include)}
-    choices = {"format": format, "rounding": rounding, "device": device}
+    choices = {"format": format, "scale_rule": scale_rule, "device": device}
     reasons, modes = _decided(model, None, patterns, choices, activations)
     ways = {
         f"{name}.{of}": way
@@ -196,7 +198,7 @@ def restore_skeleton(
     model: nn.Module,
     weights: Mapping[str, tuple[str, tuple[int, ...]]],
     *,
-    rounding: Activations,
+    scale_rule: Activations,
     device: str | torch.device,
     activations: Activations,
     hadamard: Mapping[str, int],
@@ -206,7 +208,7 @@ def restore_skeleton(
     Args:
         model: a module on the meta device.
         weights: format and shape of each quantized weight, by the name of the parameter.
-        rounding: of the activations, for all layers or by name as `activations`.
+        scale_rule: of the activations, for all layers or by name as `activations`.
         device: where the weights will lie.
         activations: what they are multiplied as.
         hadamard: how many of their neighbours are rotated together, by the names of layers.
@@ -235,9 +237,9 @@ def restore_skeleton(
         for name in layer.names:
             for of in layer.weights:
                 left.pop(f"{name}.{of}", None)
-        rule = activations_of(layer, rounding) or DEFAULT_ROUNDING
+        rule = activations_of(layer, scale_rule) or DEFAULT_ROUNDING
         mode = _mode_of(layer, activations, rule, device, format)
-        choices = {"format": format, "rounding": rule, "device": None}
+        choices = {"format": format, "scale_rule": rule, "device": None}
         layer.module = replace(layer, made, activations=mode, **choices)
         if block := hadamard.get(layer.names[0]):
             weight = layer.module.weight
@@ -323,17 +325,21 @@ def _decided(
     needs_some: bool = True,
 ) -> tuple[dict[Layer, str | None], dict[Layer, str]]:
     """Returns why each layer is kept, and what the activations of the others become."""
-    fmt, rounding, device = format_named(choices["format"]), choices["rounding"], choices["device"]
+    fmt, scale_rule, device = (
+        format_named(choices["format"]),
+        choices["scale_rule"],
+        choices["device"],
+    )
     quantized(torch.zeros(1, fmt.k_multiple, device="cpu"), **choices)  # Raises if a name is wrong.
     fmt = format_named(weights_format(fmt.name))
     tree = Tree(model)
-    _check_activations(activations, rounding, tree)
+    _check_activations(activations, scale_rule, tree)
     reasons = decide(tree, fmt, device=device, filter=filter, **patterns)
     chosen = [layer for layer, reason in reasons.items() if reason is None]
     if needs_some:
         _check_some(reasons, chosen)
     return reasons, {
-        layer: _mode_of(layer, activations, rounding, device, fmt.name) for layer in chosen
+        layer: _mode_of(layer, activations, scale_rule, device, fmt.name) for layer in chosen
     }
 
 
@@ -356,7 +362,7 @@ def _replaced(
 # What is refused before anything is replaced.
 
 
-def _check_activations(activations: Activations, rounding: str, tree: Tree) -> None:
+def _check_activations(activations: Activations, scale_rule: str, tree: Tree) -> None:
     if activations is None or callable(activations):
         return
     if isinstance(activations, Mapping):
@@ -371,7 +377,7 @@ def _check_activations(activations: Activations, rounding: str, tree: Tree) -> N
         )
     for mode in modes:
         if mode is not None:
-            check_mode(mode, mode_rounding(mode, rounding))
+            check_mode(mode, mode_rounding(mode, scale_rule))
 
 
 def _check_some(reasons: dict[Layer, str | None], chosen: list[Layer]) -> None:
@@ -402,12 +408,12 @@ def _check_weights(layer: Layer) -> None:
         check_floats(t, full_name)
 
 
-def _mode_of(layer: Layer, activations: Activations, rounding: str, device, format: str) -> str:
+def _mode_of(layer: Layer, activations: Activations, scale_rule: str, device, format: str) -> str:
     """Returns what the activations of a layer become."""
     mode = activations_of(layer, activations)
     if mode is None:
         mode = activations_for(device or next(iter(layer.weights.values())).device, format)
-    check_mode(mode, mode_rounding(mode, rounding))
+    check_mode(mode, mode_rounding(mode, scale_rule))
     return mode
 
 

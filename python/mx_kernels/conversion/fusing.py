@@ -144,10 +144,10 @@ def _fuse_norms(name: str, layer: nn.Module) -> Iterator[FusedReport]:
         format = None
         if reason is None:
             rounds, eps, offset = _NORMS[type(norm).__name__]
-            format, rounding = linears[0].activations, linears[0].rounding
+            format, scale_rule = linears[0].activations, linears[0].scale_rule
             ours = MXNorm(
                 norm.weight, eps=getattr(norm, eps), rounds=rounds, weight_offset=offset,
-                format=format, rounding=rounding,
+                format=format, scale_rule=scale_rule,
             )  # fmt: skip
             setattr(layer, leaf, ours.train(norm.training))
         yield FusedReport(full_name, names, format, reason)
@@ -179,7 +179,7 @@ def _obstacle_of_norm(layer, owner: str, norm, linears: list, names: tuple[str, 
             return f"{name} has hooks, which read floats"
         if linear.hadamard is not None:
             return f"{name} rotates what it is given"
-    rules = {(linear.activations, linear.rounding) for linear in linears}
+    rules = {(linear.activations, linear.scale_rule) for linear in linears}
     if len(rules) > 1:
         return "its readers differ in activations"
     ((activations, _),) = rules

@@ -60,7 +60,7 @@ class Gate:
     @property
     def wants_turns(self) -> bool:
         """Says whether rows of gate and up take turns in our modules, which kernels are best at."""
-        return bool(facts().gates[self.options.activation].is_interleaved)
+        return bool(facts().gates[self.options.hidden_act].is_interleaved)
 
     @property
     def is_reordered(self) -> bool:
@@ -134,15 +134,15 @@ def gate_of(module: nn.Module) -> Gate | None:
 
 
 def _candidates(
-    module: nn.Module, traits: Traits, activation: str, named: dict[str, tuple[str, ...]]
+    module: nn.Module, traits: Traits, hidden_act: str, named: dict[str, tuple[str, ...]]
 ) -> list[Gate]:
     """Returns what an activation may be in a module, nothing if that has other numbers or rows."""
-    is_gated = bool(facts().gates[activation].is_gated)
+    is_gated = bool(facts().gates[hidden_act].is_gated)
     numbers = {name: _number(module, paths) for name, paths in named.items()}
     if is_gated != traits.has_gate or None in numbers.values():
         return []
     orders = (False, True) if is_gated else (None,)
-    return [Gate(GateOptions(activation, order, **numbers)) for order in orders]
+    return [Gate(GateOptions(hidden_act, order, **numbers)) for order in orders]
 
 
 def _number(module: nn.Module, paths: tuple[str, ...]) -> float | None:

@@ -252,14 +252,14 @@ def replace(
     made: dict[Hashable, nn.Parameter],
     *,
     format: FormatName,
-    rounding: ScaleRule,
+    scale_rule: ScaleRule,
     device: str | torch.device | None,
     activations: ActivationsName,
 ) -> MXModule:
     """Returns what a layer becomes; a weight that `made` has already is not made again."""
     module, ways = layer.module, arrangements(layer)
-    rules = {"rounding": mode_rounding(activations, rounding), "activations": activations}
-    choices = {"format": format, "rounding": rounding, "device": device}
+    rules = {"scale_rule": mode_rounding(activations, scale_rule), "activations": activations}
+    choices = {"format": format, "scale_rule": scale_rule, "device": device}
 
     def weight(name: str) -> nn.Parameter:
         key = (layer.kind, identity(layer.weights[name]))

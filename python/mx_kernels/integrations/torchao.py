@@ -35,15 +35,15 @@ class MXConfig(AOBaseConfig):
     """What weights are quantized to, see `mx_kernels.quantize`."""
     activations: ActivationsName | None = None
     """What activations are multiplied as; None is what the device is best at."""
-    rounding: ScaleRule = DEFAULT_ROUNDING
+    scale_rule: ScaleRule = DEFAULT_ROUNDING
     """How scales are chosen."""
 
     def __post_init__(self) -> None:
         format_named(self.format)
-        check_rounding(self.rounding)
+        check_rounding(self.scale_rule)
         mode = self.activations
         if mode is not None:
-            check_mode(mode, mode_rounding(mode, self.rounding))
+            check_mode(mode, mode_rounding(mode, self.scale_rule))
 
 
 @register_quantize_module_handler(MXConfig)
@@ -62,5 +62,5 @@ def _linear_of(module: nn.Module, config: MXConfig) -> nn.Module:
             "a forward of its own; filter_fn can leave it out"
         )
     return MXLinear.from_linear(
-        module, format=config.format, activations=config.activations, rounding=config.rounding
+        module, format=config.format, activations=config.activations, scale_rule=config.scale_rule
     )

@@ -56,12 +56,12 @@ def check_device(value: TensorValue, name: str, device: DeviceRef, other: str) -
         )
 
 
-def asked_or_best(activations: str | None, rounding: str, x: TensorValue, weights: str) -> str:
+def asked_or_best(activations: str | None, scale_rule: str, x: TensorValue, weights: str) -> str:
     """Returns what x is multiplied as by weights of a format; None is the best of its device."""
     if activations is None:
         device = "cpu" if x.device == CPU_REF else _gpu_architecture()
         activations = activations_for(device, weights)
-    check_mode(activations, rounding)
+    check_mode(activations, scale_rule)
     return activations
 
 

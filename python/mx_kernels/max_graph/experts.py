@@ -13,6 +13,7 @@ from mx_kernels._core.checks import (
 )
 from mx_kernels._core.facts import DEFAULT_ROUNDING
 from mx_kernels._core.gates import GateOptions, chosen_gate
+from mx_kernels._core.moved import renamed
 from mx_kernels.hints import ActivationsName, FloatType, GateName, ScaleRule
 from mx_kernels.max_graph.calls import bias_of, call, float_dtype, number
 from mx_kernels.max_graph.checks import (
@@ -28,13 +29,14 @@ from mx_kernels.max_graph.values import MXValue, as_value, check_operands
 from mx_kernels.tensor import MXTensor
 
 
+@renamed(rounding="scale_rule")
 def grouped_linear(
     x: TensorValue,
     w: MXValue | MXTensor,
     group_sizes: TensorValue,
     *,
     bias: TensorValue | Array | None = None,
-    rounding: ScaleRule = DEFAULT_ROUNDING,
+    scale_rule: ScaleRule = DEFAULT_ROUNDING,
     out_dtype: FloatType | DType | None = None,
     activations: ActivationsName | None = None,
 ) -> TensorValue:
@@ -46,7 +48,7 @@ def grouped_linear(
         group_sizes: rows of each expert [E], int32. What does not fit raises on the CPU when the
             graph runs, and is cut on a GPU.
         bias: floats [E, N]: a tensor of the graph, or a torch tensor or NumPy array.
-        rounding: how x is quantized, as in `linear`.
+        scale_rule: how x is quantized, as in `linear`.
         out_dtype: None is x's; else bfloat16, float16 or float32.
         activations: what x is multiplied as, as in `linear`.
 
@@ -57,7 +59,7 @@ def grouped_linear(
     """
     k = _check_rows(x, "[T, K], rows sorted by expert")
     w = _experts(w, "w", "[E, N, K]", x, k)
-    activations = asked_or_best(activations, rounding, x, w.format)
+    activations = asked_or_best(activations, scale_rule, x, w.format)
     check_formats(x, "activations and weights", activations, w.format, of_experts=True)
     _check_integers(group_sizes, "group_sizes", (DType.int32,), x.device)
     if list(group_sizes.shape) != w.lead[:1]:
@@ -67,12 +69,13 @@ def grouped_linear(
         )
     addend = bias_of(bias, w)
     operands = [x, w.codes, w.scales, number(w.lead[1]), group_sizes, addend]
-    names = {"activations": activations, "rounding": rounding}
+    names = {"activations": activations, "rounding": scale_rule}
     names |= {"format": w.format, "layout": w.layout}
     dtype = x.dtype if out_dtype is None else out_dtype
     return call("mx_grouped_linear", operands, x.shape[0], w.lead[1], dtype, **names)
 
 
+@renamed(rounding="scale_rule", activation="hidden_act")
 def moe(
     x: TensorValue,
     w_gate_up: MXValue | MXTensor,
@@ -82,14 +85,14 @@ def moe(
     *,
     bias_gate_up: TensorValue | Array | None = None,
     bias_down: TensorValue | Array | None = None,
-    activation: GateName = "swiglu_oai",
+    hidden_act: GateName = "swiglu_oai",
     interleaved: bool | None = None,
     limit: float | None = None,
     alpha: float | None = None,
     beta: float | None = None,
     linear_beta: float | None = None,
     apply_router_weight_on_input: bool = False,
-    rounding: ScaleRule = DEFAULT_ROUNDING,
+    scale_rule: ScaleRule = DEFAULT_ROUNDING,
     out_dtype: FloatType | DType | None = None,
     activations: ActivationsName | None = None,
 ) -> TensorValue:
@@ -106,7 +109,7 @@ def moe(
         expert_weights: floats [T, k].
         bias_gate_up: floats [E, 2I]: a tensor of the graph, or a torch tensor or NumPy array.
         bias_down: floats [E, H], likewise.
-        activation: what becomes of gates and ups.
+        hidden_act: what becomes of gates and ups.
         interleaved: whether their rows take turns.
         limit: of the activation, as are alpha, beta and linear_beta.
         alpha: likewise.
@@ -114,7 +117,7 @@ def moe(
         linear_beta: likewise.
         apply_router_weight_on_input: Whether a slot's weight multiplies its row of x, rounded to
             x's dtype, instead of its result. The number of slots is known then.
-        rounding: how x and the hidden numbers are quantized, as in `linear`.
+        scale_rule: how x and the hidden numbers are quantized, as in `linear`.
         out_dtype: None is x's; else bfloat16, float16 or float32.
         activations: what both are multiplied as, as in `linear`.
 
@@ -125,11 +128,11 @@ def moe(
             those formats or that layout.
     """
     width = _check_rows(x, "[T, H], a row for each token")
-    gate = GateOptions(activation, interleaved, limit, alpha, beta, linear_beta)
+    gate = GateOptions(hidden_act, interleaved, limit, alpha, beta, linear_beta)
     row, interleaved, *numbers = chosen_gate(gate)
     gate_up = _experts(w_gate_up, "w_gate_up", "[E, 2I, H]", x, width)
     down = _experts(w_down, "w_down", "[E, H, I]", x)
-    activations = asked_or_best(activations, rounding, x, down.format)
+    activations = asked_or_best(activations, scale_rule, x, down.format)
     for w in (gate_up, down):
         check_formats(x, "activations and weights", activations, w.format, of_experts=True)
     check_layer_shapes(gate_up.shape, down.shape, row)
@@ -146,8 +149,8 @@ def moe(
         bias_of(bias_down, down, "bias_down", "w_down"),
     ]
     operands += [ops.constant(np.float32(n), DType.float32, CPU_REF) for n in numbers]
-    names = {"activation": activation, "interleaved": interleaved}
-    names |= {"activations": activations, "rounding": rounding}
+    names = {"activation": hidden_act, "interleaved": interleaved}
+    names |= {"activations": activations, "rounding": scale_rule}
     names |= {"gate_up_format": gate_up.format, "gate_up_layout": gate_up.layout}
     names |= {"down_format": down.format, "down_layout": down.layout}
     if slots == 1:

@@ -8,6 +8,7 @@ from max.graph import TensorValue, ops
 from mx_kernels._core.arrays import Array, show
 from mx_kernels._core.checks import check_rounding, check_rule, format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, KEPT_FLOATS, facts
+from mx_kernels._core.moved import renamed
 from mx_kernels.hints import ActivationsName, FloatType, FormatName, ScaleRule
 from mx_kernels.max_graph.calls import (
     bias_of,
@@ -34,8 +35,9 @@ from mx_kernels.max_graph.values import MXValue, as_value, check_weights
 from mx_kernels.tensor import MXTensor
 
 
+@renamed(rounding="scale_rule")
 def quantize(
-    x: TensorValue, *, format: FormatName = DEFAULT_FORMAT, rounding: ScaleRule = DEFAULT_ROUNDING
+    x: TensorValue, *, format: FormatName = DEFAULT_FORMAT, scale_rule: ScaleRule = DEFAULT_ROUNDING
 ) -> MXValue:
     """Quantizes floats [..., K] in blocks along K, as `mx_kernels.quantize` does.
 
@@ -47,14 +49,14 @@ def quantize(
     fmt = format_named(format)
     k = check_floats(x, "x")
     check_k("x", k, fmt, facts().plain)
-    check_rounding(rounding)
-    check_rule(rounding, fmt, f"format={format!r}")
+    check_rounding(scale_rule)
+    check_rule(scale_rule, fmt, f"format={format!r}")
     check_formats(x, "format", format)
     check_one_matrix("x", x.shape, fmt)
     rows = folded(x)
     codes = type_of(DType.uint8, rows.shape[0], fmt.packed_bytes(k), x.device)
     scales = type_of(scale_dtype(fmt), *plain_scales("x", rows.shape[:1], k, fmt), x.device)
-    names = {"format": format, "rounding": rounding}
+    names = {"format": format, "rounding": scale_rule}
     values = ops.custom("mx_quantize", x.device, [rows], [codes, scales], names)
     return MXValue(*(unfolded(value.tensor, x.shape[:-1]) for value in values), format=format)
 
@@ -115,12 +117,13 @@ def matmul(
     return unfolded(out, a.lead)
 
 
+@renamed(rounding="scale_rule")
 def linear(
     x: TensorValue,
     w: MXValue | MXTensor,
     *,
     bias: TensorValue | Array | None = None,
-    rounding: ScaleRule = DEFAULT_ROUNDING,
+    scale_rule: ScaleRule = DEFAULT_ROUNDING,
     out_dtype: FloatType | DType | None = None,
     activations: ActivationsName | None = None,
 ) -> TensorValue:
@@ -130,9 +133,9 @@ def linear(
         x: floats [..., K]; leading dimensions may be symbolic.
         w: weights [N, K] in any format and layout; an MXTensor becomes a constant of the graph.
         bias: floats [N]: a tensor of the graph, or a torch tensor or NumPy array.
-        rounding: how x is quantized: "floor", "even", "ceil" or "rceil".
+        scale_rule: how x is quantized: "floor", "even", "ceil" or "rceil".
         out_dtype: None is x's; else bfloat16, float16 or float32.
-        activations: what x is multiplied as: a format or "bf16", which takes no `rounding`; None
+        activations: what x is multiplied as: a format or "bf16", which takes no `scale_rule`; None
             is the best of x's device, as in `mx_kernels.linear`. A gfx950 GPU has kernels for some
             pairs, see `mx_kernels.explain`.
 
@@ -142,7 +145,7 @@ def linear(
     """
     k = check_floats(x, "x")
     w = as_value(w, "w", x.device)
-    activations = asked_or_best(activations, rounding, x, w.format)
+    activations = asked_or_best(activations, scale_rule, x, w.format)
     check_weights(w, "w", k, "x", x.device)
     check_formats(x, "activations and weights", activations, w.format)
     dtype = x.dtype if out_dtype is None else out_dtype
@@ -153,7 +156,7 @@ def linear(
     names = {
         "activations": activations,
         "format": w.format,
-        "rounding": rounding,
+        "rounding": scale_rule,
         "layout": w.layout,
     }
     out = call("mx_linear", operands, rows.shape[0], w.lead[0], dtype, **names)

@@ -114,10 +114,10 @@ CASES = {
         for dtype, layout in zip([*DTYPES, "float16"], LAYOUTS, strict=True)
     },
     **{
-        f"linear-{rounding}": lambda route, i, rounding=rounding: route.ops.linear(
-            i["float32"], weights("tiny"), rounding=rounding, bias=i["bias"]
+        f"linear-{scale_rule}": lambda route, i, scale_rule=scale_rule: route.ops.linear(
+            i["float32"], weights("tiny"), scale_rule=scale_rule, bias=i["bias"]
         )
-        for rounding in ROUNDINGS
+        for scale_rule in ROUNDINGS
     },
     **{
         f"kept-{dtype}": lambda route, i, dtype=dtype: route.ops.linear(
@@ -183,7 +183,7 @@ CASES = {
     ),
     "matmul-batch": lambda route, i: route.ops.matmul(batch(), weights("tiny")),
     "input-weights": lambda route, i: route.ops.matmul(
-        route.ops.quantize(i["bfloat16"], rounding="rceil"), route.value(i["codes"], i["scales"])
+        route.ops.quantize(i["bfloat16"], scale_rule="rceil"), route.value(i["codes"], i["scales"])
     ),
     "codes": lambda route, i: route.ops.quantize(i["float16"]).codes,
     "scales": lambda route, i: route.ops.quantize(i["float16"]).scales,

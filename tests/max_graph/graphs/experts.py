@@ -70,7 +70,7 @@ def layer(
     route, i, dtype="bfloat16", layouts=("preshuffled_cpu",) * 2, formats=("mxfp4",) * 2, **rules
 ):
     """A layer with biases."""
-    sums = sums_of(rules.get("activation", "swiglu_oai"), INNER)
+    sums = sums_of(rules.get("hidden_act", "swiglu_oai"), INNER)
     gate_up = weights(sums, H, layouts[0], formats[0])
     down = weights(H, INNER, layouts[1], formats[1])
     biases = dict(zip(("bias_gate_up", "bias_down"), BIASES[dtype], strict=False))
@@ -95,7 +95,7 @@ FLOAT_SCALED = [
 CASES = {
     "moe": layer,
     "moe-silu": lambda route, i: layer(
-        route, i, "float32", ("plain", "plain"), activation="silu", activations="mxint8"
+        route, i, "float32", ("plain", "plain"), hidden_act="silu", activations="mxint8"
     ),
     "moe-kept": lambda route, i: route.ops.moe(
         i["float16"], weights(2 * INNER, H), weights(H, INNER), i["short_ids"], i["half_weights"],
@@ -108,7 +108,7 @@ CASES = {
         for gate in OTHER_GATES
     },
     "moe-weighted-input": lambda route, i: layer(
-        route, i, activation="silu", apply_router_weight_on_input=True, activations="mxfp8"
+        route, i, hidden_act="silu", apply_router_weight_on_input=True, activations="mxfp8"
     ),
     "grouped": lambda route, i: grouped(route, i, bias=BIASES["bfloat16"][2]),
     "grouped-kept": lambda route, i: grouped(route, i, "float32", "plain", activations="bf16"),
@@ -123,7 +123,7 @@ CASES = {
     },
     **{
         f"moe-{'-'.join(layouts)}-{format}": lambda route, i, of=(layouts, format): layer(
-            route, i, layouts=of[0], formats=(of[1], "mxfp4"), activation="silu",
+            route, i, layouts=of[0], formats=(of[1], "mxfp4"), hidden_act="silu",
             activations="mxfp8", out_dtype="float16",
         )
         for layouts, format in zip(cycle(NEIGHBOURS), FORMATS)
@@ -142,7 +142,7 @@ CASES = {
     },
     **{
         f"grouped-{mode}-{format}-{rule}": lambda route, i, of=(mode, format, rule): grouped(
-            route, i, format=of[1], activations=of[0], rounding=of[2], out_dtype="float32"
+            route, i, format=of[1], activations=of[0], scale_rule=of[2], out_dtype="float32"
         )
         for mode, format, rule in zip(FORMATS, cycle(FORMATS[:0:-1]), ROUNDINGS)
     },

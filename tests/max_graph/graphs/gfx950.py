@@ -63,7 +63,7 @@ def export(path: str) -> None:
     with empty_graph(*routing) as graph:
         x, ids, shares = (value.tensor for value in graph.inputs)
         fused = max_graph.linear(x, w, bias=torch.ones(N), activations="mxfp4")
-        codes = max_graph.quantize(x, rounding="rceil")
+        codes = max_graph.quantize(x, scale_rule="rceil")
         others = (max_graph.linear(x, w, activations=name) for name in ("bf16", "mxfp6", "mxfp8"))
         layers = (
             max_graph.moe(x, *experts(), ids, shares, activations=name)

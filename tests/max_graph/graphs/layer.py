@@ -57,7 +57,7 @@ def graph_on(device, *, few: bool = False) -> Graph:
     library = [max_graph.library()]
     with Graph("layer", input_types=types, custom_extensions=library) as graph:
         x, ids, counts, sizes = (value.tensor for value in graph.inputs)
-        codes = max_graph.quantize(x, rounding="rceil")
+        codes = max_graph.quantize(x, scale_rule="rceil")
         if few:
             graph.output(
                 codes.codes,

@@ -231,9 +231,9 @@ def _mlp(theirs: Any, state: State, name: str) -> Module:
     if not state.has(f"{name}.experts.gate_up_proj"):
         return GatedMLP(state, name)
     is_gpt_oss = theirs.model_type == GPT_OSS
-    gate = {"activation": "silu"}
+    gate = {"hidden_act": "silu"}
     if is_gpt_oss:
-        gate = {"activation": "swiglu_oai", "limit": float(getattr(theirs, "swiglu_limit", 7.0))}
+        gate = {"hidden_act": "swiglu_oai", "limit": float(getattr(theirs, "swiglu_limit", 7.0))}
     return Experts(
         state,
         name,

@@ -1,6 +1,6 @@
 """MXConfig: what becomes of weights and activations, as config.json says it.
 
-    "quantization_config": {"quant_method": "mx_kernels", "format": "mxfp4", "rounding": "even",
+    "quantization_config": {"quant_method": "mx_kernels", "format": "mxfp4", "scale_rule": "even",
                             "activations": "mxint8", "modules_to_not_convert": [], "include": []}
 
 Of a saved model the files themselves say which weights are quantized, to what format. What is left
@@ -16,6 +16,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from mx_kernels._core.checks import check_mode, check_rounding, format_named, mode_rounding
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING
+from mx_kernels._core.moved import renamed
 from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.conversion.rules import Pattern, patterns_of
 from mx_kernels.hints import ActivationsName, FormatName, ScaleRule
@@ -34,7 +35,7 @@ class MXConfig(QuantizationConfigMixin):
         format: what weights are quantized to, see `mx_kernels.quantize`.
         activations: what activations are multiplied as: a format, or "bf16". None is what the
             device is best at. A mapping chooses by layer, see `mx_kernels.convert`.
-        rounding: how weights and activations are quantized; in a saved config by layer, too.
+        scale_rule: how weights and activations are quantized; in a saved config by layer, too.
         modules_to_not_convert: names of modules that are left alone; `keep` of `convert`.
         include: names of modules that are quantized although a rule would keep them.
         hadamard: of a saved config: the layers that rotate what they are given, and in which
@@ -49,12 +50,13 @@ class MXConfig(QuantizationConfigMixin):
     is_saved = False
     """Whether `save_pretrained` wrote it, which names a format where other writers do not."""
 
+    @renamed(rounding="scale_rule")
     def __init__(
         self,
         *,
         format: FormatName = DEFAULT_FORMAT,
         activations: ActivationsName | Mapping[Pattern, ActivationsName] | None = None,
-        rounding: ScaleRule | Mapping[Pattern, ScaleRule] = DEFAULT_ROUNDING,
+        scale_rule: ScaleRule | Mapping[Pattern, ScaleRule] = DEFAULT_ROUNDING,
         modules_to_not_convert: Pattern | Iterable[Pattern] | None = None,
         include: Pattern | Iterable[Pattern] | None = None,
         hadamard: Mapping[str, int] | None = None,
@@ -63,15 +65,15 @@ class MXConfig(QuantizationConfigMixin):
         if quant_method != OURS:
             raise ValueError(f"quant_method: got {quant_method!r}, expected {OURS!r}")
         format_named(format)
-        for name in _choices("rounding", rounding):
+        for name in _choices("scale_rule", scale_rule):
             check_rounding(name)
         for mode in _choices("activations", activations):
-            for name in _choices("rounding", rounding):
+            for name in _choices("scale_rule", scale_rule):
                 check_mode(mode, mode_rounding(mode, name))
         self.quant_method = quant_method
         self.format = format
         self.activations = dict(activations) if isinstance(activations, Mapping) else activations
-        self.rounding = dict(rounding) if isinstance(rounding, Mapping) else rounding
+        self.scale_rule = dict(scale_rule) if isinstance(scale_rule, Mapping) else scale_rule
         self.modules_to_not_convert = list(
             patterns_of("modules_to_not_convert", modules_to_not_convert or ())
         )
@@ -84,6 +86,9 @@ class MXConfig(QuantizationConfigMixin):
     @classmethod
     def from_dict(cls, config_dict: dict, *args, **kwargs) -> MXConfig:
         """Returns what a config.json says, as transformers asks for it."""
+        if "rounding" in config_dict:  # Written before it was `scale_rule`.
+            others = {name: value for name, value in config_dict.items() if name != "rounding"}
+            config_dict = {**others, "scale_rule": config_dict["rounding"]}
         made = super().from_dict(config_dict, *args, **kwargs)
         config = made[0] if isinstance(made, tuple) else made
         config.is_saved = "format" in config_dict

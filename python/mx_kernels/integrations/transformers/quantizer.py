@@ -217,7 +217,7 @@ class MXQuantizer(HfQuantizer):
         left = restore_skeleton(
             model,
             weights,
-            rounding=config.rounding,
+            scale_rule=config.scale_rule,
             activations=config.activations,
             device=device,
             hadamard=config.hadamard | found.rotations(),
@@ -240,8 +240,8 @@ class MXQuantizer(HfQuantizer):
     def _replace(self, model: PreTrainedModel, device) -> None:
         """Puts our modules where floats will be quantized."""
         config = self.quantization_config
-        if not isinstance(config.rounding, str):
-            raise TypeError("rounding: got a mapping, expected one name to quantize weights by")
+        if not isinstance(config.scale_rule, str):
+            raise TypeError("scale_rule: got a mapping, expected one name to quantize weights by")
         if config.hadamard:
             raise ValueError(
                 "hadamard: got a mapping for floats, which are not rotated, expected none"
@@ -253,7 +253,7 @@ class MXQuantizer(HfQuantizer):
             keep=kept,
             include=config.include,
             format=config.format,
-            rounding=config.rounding,
+            scale_rule=config.scale_rule,
             activations=config.activations,
             device=device,
         )
@@ -306,7 +306,7 @@ class MXQuantizer(HfQuantizer):
         if name.rpartition(".")[2] not in WEIGHTS:
             return arranged
         config = self.quantization_config
-        weight = quantized(arranged, format=config.format, rounding=config.rounding)
+        weight = quantized(arranged, format=config.format, scale_rule=config.scale_rule)
         let_go(value)
         return parameter(weight)
 
@@ -471,9 +471,9 @@ def _described_by(layers: dict[str, MXModule]) -> MXConfig:
     """Returns the config that makes these layers again from their weights."""
     formats = Counter(layer.format for layer in layers.values())
     choices = {}
-    for what in ("activations", "rounding"):
+    for what in ("activations", "scale_rule"):
         names = {name: getattr(layer, what) for name, layer in layers.items()}
-        if what == "rounding":
+        if what == "scale_rule":
             # Kept floats are not rounded.
             names = {n: r for n, r in names.items() if layers[n].activations in facts().formats}
         values = set(names.values())
