@@ -158,24 +158,24 @@ def layers_are_chosen_by_the_names_of_their_weights():
 
 
 GATES = {
-    "silu": ({}, {"activation": "silu"}),
-    "silu with a limit": ({"swiglu_limit": 1.5}, {"activation": "silu", "limit": 1.5}),
-    "swigluoai": ({}, {"activation": "swiglu_oai"}),
+    "silu": ({}, {"hidden_act": "silu"}),
+    "silu with a limit": ({"swiglu_limit": 1.5}, {"hidden_act": "silu", "limit": 1.5}),
+    "swigluoai": ({}, {"hidden_act": "swiglu_oai"}),
     "swigluoai_uninterleave": (
         {"swiglu_limit": 2.0, "swiglu_alpha": 1.5, "swiglu_beta": 1.0},
-        {"activation": "swiglu_oai", "limit": 2.0, "alpha": 1.5},
+        {"hidden_act": "swiglu_oai", "limit": 2.0, "alpha": 1.5},
     ),
-    "swiglustep": ({"swiglu_limit": 0.5}, {"activation": "swiglu_step", "limit": 0.5}),
-    "gelu_tanh": ({}, {"activation": "gelu_tanh"}),
+    "swiglustep": ({"swiglu_limit": 0.5}, {"hidden_act": "swiglu_step", "limit": 0.5}),
+    "gelu_tanh": ({}, {"hidden_act": "gelu_tanh"}),
     "situ": (
         {"activation_situ_beta": 1.5, "activation_situ_linear_beta": 2.0},
-        {"activation": "situ", "beta": 1.5, "linear_beta": 2.0},
+        {"hidden_act": "situ", "beta": 1.5, "linear_beta": 2.0},
     ),
     "situ of plain ups": (
         {"activation_situ_beta": 4.0},
-        {"activation": "situ", "beta": 4.0, "linear_beta": float("inf")},
+        {"hidden_act": "situ", "beta": 4.0, "linear_beta": float("inf")},
     ),
-    "relu2_no_mul": ({}, {"activation": "relu2"}),
+    "relu2_no_mul": ({}, {"hidden_act": "relu2"}),
 }
 """By vLLM's names: what its config says beside, and what that is here."""
 
@@ -185,6 +185,7 @@ def experts_config(gate="silu", ranks=1, rank=0, **more):
 
     said = {"swiglu_limit": None, "swiglu_alpha": None, "has_bias": False}
     sizes = {"tp_size": ranks, "tp_rank": rank, "intermediate_size": INNER}
+    sizes["num_logical_experts"] = EXPERTS
     more = GATES.get(gate, ({},))[0] | more
     name = gate.partition(" ")[0]
     return SimpleNamespace(activation=MoEActivation(name), **(said | sizes | more))
@@ -198,8 +199,16 @@ def experts_layer(config, expert_map=None):
     return layer
 
 
-def computed(config, weights, x, routing, expert_map=None):
-    """Returns what the experts of one rank make of x, from loading on."""
+def shards(name, whole, gate):
+    """Returns what vLLM calls the parts of each expert's weights, and their codes or scales."""
+    if name == "w2" or gate == "relu2":
+        return {"w2" if name == "w2" else "w1": whole}
+    gates, ups = (whole[:, 0::2], whole[:, 1::2]) if gate == "swiglu_oai" else whole.chunk(2, 1)
+    return {"w1": gates, "w3": ups}
+
+
+def computed(config, weights, x, routing, expert_map=None, apart=False):
+    """Returns what the experts of one rank make of x, from loading on: of all, or each apart."""
     from mx_kernels.integrations.vllm.experts import OwnExperts  # noqa: PLC0415
 
     gate_up, down = weights
@@ -207,15 +216,23 @@ def computed(config, weights, x, routing, expert_map=None):
     inner = INNER // config.tp_size
     sizes = (layer.local_num_experts, WIDTH, inner)
     method.create_weights(layer, *sizes, torch.bfloat16, weight_loader=print)
-    first = "up_proj" if method.gate["activation"] == "relu2" else "gate_up_proj"
-    parts = [
-        (f"{part}_of_{name}", getattr(weight, part))
-        for name, weight in ((first, gate_up), ("down_proj", down))
-        for part in ("codes", "scales")
-    ]
-    assert set(layer.load_weights(parts)) == {name for name, _ in parts}
+    for name, weight in (("w13", gate_up), ("w2", down)):
+        for part in ("codes", "scales"):
+            whole = getattr(weight, part)
+            if not apart:
+                own = f"{name}_{part}"
+                assert list(layer.load_weights([(own, whole)])) == [own]
+                continue
+            param = getattr(layer, f"{name}_{part}")
+            for shard, rows in shards(name, whole, method.gate["hidden_act"]).items():
+                for i, one in enumerate(rows):
+                    # vLLM gives them all by name.
+                    given = {"param": param, "loaded_weight": one, "weight_name": name}
+                    given |= {"shard_id": shard, "expert_id": i, "return_success": True}
+                    is_here = expert_map is None or int(expert_map[i]) >= 0
+                    assert param.weight_loader(**given) == is_here
     method.process_weights_after_loading(layer)
-    assert not any(name.startswith(("codes", "scales")) for name in layer._parameters)
+    assert layer._parameters.keys() == {"w13_weight", "w2_weight"}
     ids, shares = routing
     return method.apply(layer, x, shares, ids, None, None)
 
@@ -236,8 +253,9 @@ def experts_of_every_format_and_gate_are_those_of_moe():
     for gate in GATES:
         for format in FORMATS if gate in {"silu", "swigluoai"} else FORMATS[:1]:
             weights, x, routing, whole = experts_case(format, gate)
-            got = computed(experts_config(gate), weights, x, routing)
-            assert torch.equal(got, whole), (gate, format)
+            for apart in (False, (gate, format) != ("swigluoai", "fp8_block_2d")):
+                got = computed(experts_config(gate), weights, x, routing, apart=apart)
+                assert torch.equal(got, whole), (gate, format, apart)
 
 
 @claim
@@ -245,21 +263,20 @@ def parts_of_experts_on_two_ranks_add_up():
     for gate in ("silu", "swigluoai", "relu2_no_mul"):
         for format in ("mxfp4", "mxint8", "fp8_block_2d"):
             weights, x, routing, whole = experts_case(format, gate)
-            parts = [
-                computed(experts_config(gate, 2, rank), weights, x, routing) for rank in range(2)
-            ]
-            torch.testing.assert_close(sum(parts), whole, rtol=1e-4, atol=1e-4)
+            for apart in (False, (gate, format) != ("swigluoai", "fp8_block_2d")):
+                ranks = [experts_config(gate, 2, rank) for rank in range(2)]
+                parts = [computed(rank, weights, x, routing, apart=apart) for rank in ranks]
+                torch.testing.assert_close(sum(parts), whole, rtol=1e-4, atol=1e-4)
 
 
 @claim
 def experts_given_to_two_ranks_add_up():
     for places in ([0, 1, -1, -1], [-1, -1, 0, 1]), ([0, -1, 1, -1], [-1, 0, -1, 1]):
         weights, x, routing, whole = experts_case("mxfp4")
-        parts = [
-            computed(experts_config(), weights, x, routing, torch.tensor(place, dtype=torch.int32))
-            for place in places
-        ]
-        torch.testing.assert_close(sum(parts), whole, rtol=1e-5, atol=1e-5)
+        maps = [torch.tensor(place, dtype=torch.int32) for place in places]
+        for apart in (False, True):
+            parts = [computed(experts_config(), weights, x, routing, m, apart) for m in maps]
+            torch.testing.assert_close(sum(parts), whole, rtol=1e-5, atol=1e-5)
 
 
 @claim
@@ -278,7 +295,7 @@ def experts_that_cannot_be_computed_are_refused():
 
     method, layer = OwnExperts(experts_config(), "mxfp4"), experts_layer(experts_config())
     method.create_weights(layer, EXPERTS, WIDTH, INNER, torch.bfloat16)
-    param = layer.codes_of_down_proj
+    param = layer.w2_codes
     said = raised(ValueError, param.weight_loader, param, torch.zeros(2, 3, 4, dtype=torch.uint8))
     assert "got [2, 3, 4]" in said, said
 
@@ -295,7 +312,7 @@ def weights_of_the_router_may_count_on_the_input():
     method.activations = "bf16"
     got = method.apply(layer, x, shares[:, :1], ids[:, :1], None, None)
     ones = torch.ones(len(x), 1)
-    rules = {"activation": "silu", "activations": "bf16"}
+    rules = {"hidden_act": "silu", "activations": "bf16"}
     expected = mx.moe(x * shares[:, :1], *weights, ids[:, :1], ones, **rules)
     assert torch.equal(got, expected)
 
@@ -315,7 +332,31 @@ def layers_of_experts_are_chosen_by_the_names_of_their_weights():
     said = raised(ValueError, config.get_quant_method, layer, "m.experts")
     assert "m.experts.down_proj as fp8" in said and "in one format" in said
     mapped = config.get_checkpoint_weight_mapper().map_name("m.experts.down_proj.codes")
-    assert mapped == "m.experts.routed_experts.codes_of_down_proj"
+    assert mapped == "m.experts.routed_experts.w2_codes"
+
+
+@claim
+def experts_that_have_a_tensor_each_are_all_there():
+    from vllm.model_executor.layers.fused_moe import RoutedExperts  # noqa: PLC0415
+
+    parts = ("gate_proj", "up_proj", "down_proj")
+    names = [f"m.experts.{i}.{part}" for i in range(EXPERTS) for part in parts]
+    layer = bare(RoutedExperts)
+    layer.moe_config = experts_config()
+    config = config_of(dict.fromkeys(names, "mxfp4"), None)
+    assert config.get_quant_method(layer, "m.experts").format == "mxfp4"
+    mapped = config.get_checkpoint_weight_mapper().map_name("m.experts.3.up_proj.weight.scales")
+    assert mapped == "m.experts.3.up_proj.scales"
+    for name in names:
+        config = config_of(dict.fromkeys({*names} - {name}, "mxfp4"), None)
+        said = raised(ValueError, config.get_quant_method, layer, "m.experts")
+        assert f"3 weights of each of {EXPERTS}" in said, said
+        config = config_of(dict.fromkeys(names, "mxfp4") | {name: "mxint8"}, None)
+        assert "in one format" in raised(ValueError, config.get_quant_method, layer, "m.experts")
+    layer.moe_config = experts_config("swigluoai")
+    config = config_of(dict.fromkeys(names, "fp8_block_2d"), None)
+    said = raised(ValueError, config.get_quant_method, layer, "m.experts")
+    assert "got gates and ups apart in fp8_block_2d" in said, said
 
 
 # Platforms

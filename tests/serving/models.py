@@ -39,6 +39,7 @@ OWN = {
     "own-gpt-oss": "mxint8",
     "qwen-mxfp4": "mxint8",
     "qwen-fp8_block": "fp8_block",
+    "qwen-apart": "mxint8",
 }
 """More in our own form, and what their activations are multiplied as."""
 PROMPTS = [[1, 2, 3, 4], [9, 8, 7], [100, 200, 300, 400, 500, 11, 12]]
@@ -63,12 +64,16 @@ def write_models(folder):
 
 
 def write_qwen(folder):
-    """Writes a Qwen3-MoE, whose experts have gates first and are no multiple of 128 wide."""
+    """Writes a Qwen3-MoE, whose experts have gates first and are no multiple of 128 wide.
+
+    One of its checkpoints has a tensor for each expert, as the floats have.
+    """
     config = tf.Qwen3MoeConfig(**SIZES, moe_intermediate_size=288, num_experts=8)
     qwen = tf.Qwen3MoeForCausalLM(config)
     write_random(qwen, folder / "qwen")
     for format in ("mxfp4", "fp8_block"):
         write_quantized(folder / "qwen", folder / f"qwen-{format}", format=format)
+    checkpoints.convert(folder / "qwen", folder / "qwen-apart")
 
 
 def write_quantized(source, target, **choices):

@@ -92,6 +92,7 @@ def test_vllm_generates_what_transformers_does(generated, folder, name):
 def test_every_form_of_a_checkpoint_generates_the_same(generated):
     assert generated["quark"] == generated["compressed-tensors"] == generated["mx_kernels"]
     assert generated["gpt-oss"] == generated["own-gpt-oss"]
+    assert generated["qwen-apart"] == generated["qwen-mxfp4"]
 
 
 # Over HTTP

@@ -4,7 +4,8 @@ The headers of the files say which weights are quantized, as for transformers; t
 activations are multiplied as. Weights that vLLM joins, such as q, k and v, have one format. Names
 are the files' until vLLM has made the model, and then what vLLM calls its layers.
 
-    experts.gate_up_proj.codes [E, ...]    ->    experts.routed_experts.codes_of_gate_up_proj
+    experts.gate_up_proj.codes [E, ...]    ->    experts.routed_experts.w13_codes
+    experts.7.gate_proj.weight.codes       ->    experts.7.gate_proj.codes, the same of one expert
 """
 
 # ruff: noqa: PLR0917  vLLM calls methods with its own arguments
@@ -33,12 +34,15 @@ from mx_kernels.checkpoints.configs import OURS
 from mx_kernels.checkpoints.files import open_path, some
 from mx_kernels.checkpoints.forms import plan
 from mx_kernels.hints import ActivationsName, FormatName
-from mx_kernels.integrations.vllm.experts import FIRST_WEIGHTS, SECOND_WEIGHT, OwnExperts
+from mx_kernels.integrations.vllm.experts import WEIGHTS, OwnExperts, gate_of
 from mx_kernels.integrations.vllm.linear import activations_of, multiply, packed
 
 WEIGHT = "weight"
-EXPERTS = re.compile(rf"\.experts\.({'|'.join((*FIRST_WEIGHTS, SECOND_WEIGHT))})\.(codes|scales)$")
-"""How our files end the names of experts' parts."""
+NAMES = {
+    re.compile(rf"\.experts\.{name}\.(codes|scales)$"): rf".experts.routed_experts.{theirs}_\1"
+    for name, theirs in WEIGHTS.items()
+} | {re.compile(r"(\.experts\.\d+\.\w+)\.weight\.(codes|scales)$"): r"\1.\2"}
+"""How our files end the names of experts' parts, and what vLLM's models take."""
 
 
 class MXVllmConfig(QuantizationConfig):
@@ -97,7 +101,7 @@ class MXVllmConfig(QuantizationConfig):
     @staticmethod
     def get_checkpoint_weight_mapper() -> WeightsMapper:
         """Returns what the parts of experts are called in vLLM's models."""
-        return WeightsMapper(orig_to_new_regex={EXPERTS: r".experts.routed_experts.\2_of_\1"})
+        return WeightsMapper(orig_to_new_regex=NAMES)
 
     def get_quant_method(
         self, layer: nn.Module, prefix: str
@@ -129,14 +133,25 @@ class MXVllmConfig(QuantizationConfig):
         found = {name: f for name, f in self.formats.items() if name.startswith(f"{prefix}.")}
         if not found:
             return None
-        if len(found) != 2 or len(set(found.values())) > 1:
+        config, names = layer.moe_config, {name.removeprefix(f"{prefix}.") for name in found}
+        gate, format = facts().gates[gate_of(config)["hidden_act"]], next(iter(found.values()))
+        parts = {name.rpartition(".")[2] for name in names if name not in WEIGHTS}
+        each = {f"{i}.{part}" for i in range(config.num_logical_experts) for part in parts}
+        joined = {"gate_up_proj" if gate.is_gated else "up_proj", "down_proj"}
+        is_whole = names == joined or (names == each and len(parts) == 2 + gate.is_gated)
+        if not is_whole or len(set(found.values())) > 1:
             said = some([f"{name} as {format}" for name, format in found.items()])
             raise ValueError(
-                f"{prefix}: got {said}, expected {' or '.join(FIRST_WEIGHTS)} and {SECOND_WEIGHT} "
-                "of all experts in one format; from_pretrained and then save_pretrained of "
-                "mx_kernels.integrations.transformers join experts that have a tensor each"
+                f"{prefix}: got {said}, expected {' and '.join(sorted(joined))} of all experts, or "
+                f"{2 + gate.is_gated} weights of each of {config.num_logical_experts}, in one "
+                "format"
             )
-        return OwnExperts(layer.moe_config, next(iter(found.values())), self._said(prefix))
+        if parts and gate.is_interleaved and format_named(format).block_rows > 1:
+            raise ValueError(
+                f"{prefix}: got gates and ups apart in {format}, expected another format: their "
+                "rows are taken in turn, and a block has several rows"
+            )
+        return OwnExperts(config, format, self._said(prefix))
 
     def _said(self, name: str) -> str | None:
         """Returns what the config says of a layer's activations."""

@@ -50,8 +50,8 @@ GATES = {
 NUMBERS = ("swiglu_limit", "swiglu_alpha", *_SITU.values())
 
 
-FIRST_WEIGHTS, SECOND_WEIGHT = ("gate_up_proj", "up_proj"), "down_proj"
-"""What our files call weights: the first ones of gates and ups, or of ups alone."""
+WEIGHTS = {"gate_up_proj": "w13", "up_proj": "w13", "down_proj": "w2"}
+"""What vLLM calls the weights of all experts that our files have as one tensor."""
 
 
 def gate_of(config: FusedMoEConfig) -> dict[str, Any]:
@@ -67,19 +67,13 @@ def gate_of(config: FusedMoEConfig) -> dict[str, Any]:
     if name is None or unused or added not in {None, 1.0 if name == "swiglu_oai" else 0.0}:
         known = ", ".join(str(known) for known in GATES)
         raise NotImplementedError(
-            f"activation: got {config.activation} with {given} and swiglu_beta {added}, expected "
+            f"hidden_act: got {config.activation} with {given} and swiglu_beta {added}, expected "
             f"one of {known}, with its own numbers"
         )
-    gate = {"activation": name} | {ours: given[theirs] for ours, theirs in numbers.items()}
+    gate = {"hidden_act": name} | {ours: given[theirs] for ours, theirs in numbers.items()}
     if name == "situ" and gate["linear_beta"] is None:
         gate["linear_beta"] = math.inf
     return gate
-
-
-def weight_names(config: FusedMoEConfig) -> tuple[str, str]:
-    """Returns what our files call the weights of such experts."""
-    is_gated = facts().gates[gate_of(config)["activation"]].is_gated
-    return FIRST_WEIGHTS[0 if is_gated else 1], SECOND_WEIGHT
 
 
 class MXExpertsMethod(FusedMoEMethodBase):
@@ -183,7 +177,10 @@ class GptOssExperts(MXExpertsMethod, GptOssMxfp4MoEMethod):
 
 
 class OwnExperts(MXExpertsMethod):
-    """Experts as our files have them: codes and scales of all experts in one tensor each."""
+    """Experts as our files have them: codes and scales, of all in one tensor or of each in its own.
+
+    vLLM tells the tensors of one expert by the parameters `w13_...` and `w2_...`.
+    """
 
     def create_weights(
         self,
@@ -203,18 +200,18 @@ class OwnExperts(MXExpertsMethod):
                 "enable_expert_parallel"
             )
         layer.params_dtype = params_dtype
-        rows, names = facts().gates[self.gate["activation"]].sums(inner), weight_names(self.moe)
-        shapes = (num_experts, rows, hidden_size), (num_experts, hidden_size, inner)
-        for name, shape in zip(names, shapes, strict=True):
+        rows = facts().gates[self.gate["hidden_act"]].sums(inner)
+        shapes = {"w13": (num_experts, rows, hidden_size), "w2": (num_experts, hidden_size, inner)}
+        for name, shape in shapes.items():
             codes, scales = storage_of(shape, fmt, facts().plain)
-            own = partial(_own_part, layer, is_down=shape is shapes[1])
             for part, size, dtype in (
                 ("codes", codes, torch.uint8),
                 ("scales", scales, fmt.scale_dtype),
             ):
                 p = nn.Parameter(torch.empty(size, dtype=dtype), requires_grad=False)
-                set_weight_attrs(p, {"weight_loader": partial(_load, own=own)})
-                layer.register_parameter(f"{part}_of_{name}", p)
+                loader = partial(_load, layer=layer, is_down=name == "w2")
+                set_weight_attrs(p, {"weight_loader": loader})
+                layer.register_parameter(f"{name}_{part}", p)
         if self.moe.has_bias:
             for name, size in (("w13_bias", rows), ("w2_bias", hidden_size)):
                 bias = torch.zeros(num_experts, size, dtype=params_dtype)
@@ -225,35 +222,61 @@ class OwnExperts(MXExpertsMethod):
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
         """Joins codes and scales."""
-        names = zip(("w13_weight", "w2_weight"), weight_names(self.moe), strict=True)
-        self._join(layer, {ours: (f"codes_of_{name}", f"scales_of_{name}") for ours, name in names})
+        names = ("w13", "w2")
+        self._join(layer, {f"{name}_weight": (f"{name}_codes", f"{name}_scales") for name in names})
 
 
-def _own_part(layer: RoutedExperts, whole: Tensor, *, is_down: bool) -> Tensor:
-    """Returns this rank's part of all experts' codes or scales."""
-    if layer.expert_map is not None:
+def _load(
+    param: nn.Parameter,
+    loaded_weight: Tensor,
+    weight_name: str = "",
+    shard_id: str | None = None,
+    expert_id: int | None = None,
+    return_success: bool = False,
+    *,
+    layer: RoutedExperts,
+    is_down: bool,
+) -> bool:
+    """Copies this rank's part of codes or scales of a checkpoint.
+
+    Args:
+        param: where all experts of this rank are.
+        loaded_weight: of all experts [E, ...]; or of one, if `expert_id` is given.
+        weight_name: vLLM's name of it.
+        shard_id: of one expert: "w1" are its gates, "w3" its ups, or its only rows.
+        expert_id: which one, counted over all ranks.
+        return_success: vLLM asks whether the expert is here; it always learns that.
+        layer: the experts.
+        is_down: whether they are those of the second weight, which has parts of its columns.
+    """
+    config, loaded, to = layer.moe_config, loaded_weight, param.data
+    row = facts().gates[gate_of(config)["hidden_act"]]
+    has_halves = row.is_gated and not is_down
+    if expert_id is not None:
+        place = expert_id if layer.expert_map is None else int(layer.expert_map[expert_id])
+        if place < 0:
+            return False
+        loaded, to = loaded[None], to[place, None]
+        if has_halves:
+            half = int(shard_id == "w3")
+            to = to[:, half::2] if row.is_interleaved else to.chunk(2, 1)[half]
+    elif layer.expert_map is not None:
         # By their places on this rank, behind all that are elsewhere.
-        whole = whole[layer.expert_map.cpu().argsort()[-layer.local_num_experts :]]
-    config = layer.moe_config
+        loaded = loaded[layer.expert_map.cpu().argsort()[-layer.local_num_experts :]]
     axis = 2 if is_down else 1
-    if whole.shape[axis] == 1:
-        # The scale of a whole row.
-        return whole
-    row = facts().gates[gate_of(config)["activation"]]
-    halves = not is_down and row.is_gated and not row.is_interleaved
-    folds = whole.chunk(2, axis) if halves else (whole,)
-    return torch.cat([fold.chunk(config.tp_size, axis)[config.tp_rank] for fold in folds], axis)
-
-
-def _load(param: nn.Parameter, whole: Tensor, *, own: partial) -> None:
-    """Copies this rank's part of a tensor of a checkpoint."""
-    part = own(whole)
-    if part.shape != param.shape or part.dtype != param.dtype:
-        raise ValueError(
-            f"experts: got {show(whole.shape)} of {whole.dtype}, of which this rank has "
-            f"{show(part.shape)}, expected {show(param.shape)} of {param.dtype}"
+    if loaded.shape[axis] > 1:  # Else the scale of a whole row.
+        has_both = has_halves and expert_id is None and not row.is_interleaved
+        folds = loaded.chunk(2, axis) if has_both else (loaded,)
+        loaded = torch.cat(
+            [fold.chunk(config.tp_size, axis)[config.tp_rank] for fold in folds], axis
         )
-    param.data.copy_(part)
+    if loaded.shape != to.shape or loaded.dtype != to.dtype:
+        raise ValueError(
+            f"experts: got {show(loaded.shape)} of {loaded.dtype} for this rank, expected "
+            f"{show(to.shape)} of {to.dtype}{f' at {weight_name}' if weight_name else ''}"
+        )
+    to.copy_(loaded)
+    return True
 
 
 def _load_by_name(layer: RoutedExperts, weights: Iterable[tuple[str, Tensor]]) -> Iterable[str]:
