@@ -1,19 +1,22 @@
-"""Layers over two GPUs against one: time by tokens, and the bytes that experts send.
+"""Layers over the GPUs of a host against one: time by tokens, and the bytes that experts send.
 
-    torchrun --nproc-per-node 2 -m bench.scaling RESULTS.json
+    torchrun --nproc-per-node RANKS -m bench.scaling RESULTS.json [--tiny]
 
 What is timed are the products of a layer and what ranks send each other, without attention, which
 heads divide among ranks anyway: Llama-70B's q, k, v, o, gate, up and down, and the experts of
-gpt-oss-120b, 128 of 2880 x 2880, four for a token. Each rank times; the slower one counts. Rank 0
-times the whole layer alone first, while the other waits.
+gpt-oss-120b, 128 of 2880 x 2880, four for a token. Each rank times; the slowest one counts. Rank 0
+times the whole layer alone first, while the others wait. Without GPUs ranks are processes over
+gloo, which shows that all of it runs; `--tiny` is a sixteenth of each size.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
-import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,17 +28,18 @@ from torch.distributed.tensor.parallel import parallelize_module
 import mx_kernels as mx
 import mx_kernels.integrations.distributed as mxd
 
-TOKENS = (1, 16, 512)
+TOKENS = (1, 16, 128, 512, 4096)
 WARM_UPS, RUNS = 5, 30
 LLAMA = {"hidden": 8192, "inner": 28672, "keys": 2048}
 """Of 70B; keys are those of k and v together."""
 EXPERTS = {"experts": 128, "hidden": 2880, "inner": 2880, "chosen": 4}
 """Of gpt-oss-120b."""
+ON_GPUS = torch.cuda.is_available()
 
 
 def device_of(rank: int) -> str:
     """Returns the device of a rank."""
-    return f"cuda:{rank}"
+    return f"cuda:{rank}" if ON_GPUS else "cpu"
 
 
 def linear(out: int, width: int, device: str) -> mx.MXLinear:
@@ -80,7 +84,7 @@ def experts(device: str) -> mx.MXExperts:
 
     hidden, inner = EXPERTS["hidden"], EXPERTS["inner"]
     up, down = weights(2 * inner, hidden), weights(hidden, inner)
-    return mx.MXExperts(up, down, activation="swiglu_oai", activations="mxfp4")
+    return mx.MXExperts(up, down, hidden_act="swiglu_oai", activations="mxfp4")
 
 
 def routed(tokens: int, device: str) -> tuple[Tensor, Tensor]:
@@ -91,11 +95,16 @@ def routed(tokens: int, device: str) -> tuple[Tensor, Tensor]:
 
 
 def milliseconds(call: Callable[[], object]) -> float:
-    """Returns the median time of a call on this GPU."""
+    """Returns the median time of a call on this rank."""
     for _ in range(WARM_UPS):
         call()
     times = []
     for _ in range(RUNS):
+        if not ON_GPUS:
+            began = time.perf_counter()
+            call()
+            times.append(1e3 * (time.perf_counter() - began))
+            continue
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         call()
@@ -106,7 +115,9 @@ def milliseconds(call: Callable[[], object]) -> float:
 
 
 def captured(call: Callable[[], object]) -> Callable[[], object]:
-    """Returns a call's kernels as one CUDA graph."""
+    """Returns a call's kernels as one CUDA graph, on a GPU."""
+    if not ON_GPUS:
+        return call
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -121,7 +132,7 @@ def captured(call: Callable[[], object]) -> Callable[[], object]:
 
 
 def slower(milliseconds_here: float) -> float:
-    """Returns the time of the slower rank."""
+    """Returns the time of the slowest rank."""
     there = torch.tensor([milliseconds_here], device=device_of(dist.get_rank()))
     dist.all_reduce(there, op=dist.ReduceOp.MAX)
     return there.item()
@@ -134,20 +145,8 @@ def alone(rank: int, call: Callable[[], object]) -> float:
     return slower(spent)
 
 
-def halves(layer: nn.Module, x: Tensor, group) -> Tensor:
-    """Returns a row-parallel product whose first half travels while the second is computed."""
-    parts, waits = [], []
-    for rows in x.chunk(2):
-        part = layer.computed(rows)
-        waits.append(dist.all_reduce(part, group=group, async_op=True))
-        parts.append(part)
-    for wait in waits:
-        wait.wait()
-    return torch.cat(parts)
-
-
 def time_llama(rank: int, mesh, found: dict) -> None:
-    """Times a layer of Llama-70B."""
+    """Times a layer of Llama-70B, one after the other without a graph too."""
     torch.manual_seed(0)
     device = device_of(rank)
     layer = Llama(device)
@@ -157,17 +156,9 @@ def time_llama(rank: int, mesh, found: dict) -> None:
         expected = layer(xs[16])
         parallelize_module(layer, mesh, LLAMA_PLAN)
         error = (layer(xs[16]) - expected).float().norm() / expected.float().norm()
-        two = {t: slower(milliseconds(captured(lambda x=x: layer(x)))) for t, x in xs.items()}
+        cut = {t: slower(milliseconds(captured(lambda x=x: layer(x)))) for t, x in xs.items()}
         eager = {t: slower(milliseconds(lambda x=x: layer(x))) for t, x in xs.items()}
-        found["llama-70b"] = {"one": one, "two": two, "two, eager": eager, "error": error.item()}
-        found["halves"], group = {}, mesh.get_group()
-        for tokens in (512, 4096):
-            x = torch.randn(tokens, layer.down.in_features, device=device, dtype=torch.bfloat16)
-            found["halves"][tokens] = {
-                "whole": slower(milliseconds(captured(lambda x=x: layer.down(x)))),
-                "halves": slower(milliseconds(captured(lambda x=x: halves(layer.down, x, group)))),
-                "product": slower(milliseconds(captured(lambda x=x: layer.down.computed(x)))),
-            }
+        found["llama-70b"] = {"one": one, "cut": cut, "cut, eager": eager, "error": error.item()}
 
 
 def time_experts(rank: int, mesh, found: dict) -> None:
@@ -184,42 +175,76 @@ def time_experts(rank: int, mesh, found: dict) -> None:
         expected = layer(*calls[16])
         parallelize_module(layer, mesh, mxd.Experts())
         error = (layer(*calls[16]) - expected).float().norm() / expected.float().norm()
-        two = {t: slower(milliseconds(captured(lambda c=c: layer(*c)))) for t, c in calls.items()}
-        found["gpt-oss-120b"] = {"one": one, "two": two, "error": error.item()}
+        cut = {t: slower(milliseconds(captured(lambda c=c: layer(*c)))) for t, c in calls.items()}
+        found["gpt-oss-120b"] = {"one": one, "cut": cut, "error": error.item()}
         for wire in ("mxfp4", "bf16"):
             torch.manual_seed(0)
             layer = experts(device)
-            parallelize_module(layer, mesh, mxd.ExpertParallel(wire=wire))
-            found[f"experts over ranks, {wire}"] = time_exchange(layer, calls, rank)
+            style = mxd.ExpertParallel(wire=wire)
+            parallelize_module(layer, mesh, style)
+            found[f"experts over ranks, {wire}"] = time_exchange(layer, style, calls)
 
 
-def time_exchange(layer: nn.Module, calls: dict, rank: int) -> dict:
-    """Times experts over ranks, each with its part of the tokens, and counts what they send."""
-    found, sent, send = {}, [], dist.all_to_all_single
+def time_exchange(layer: nn.Module, style: mxd.ExpertParallel, calls: dict) -> dict:
+    """Times experts over ranks, each with its part of the tokens, and counts what they send.
 
-    def counting(output, given, *args, **kwargs):
-        sent.append(given.nbytes)
-        return send(output, given, *args, **kwargs)
-
+    Of two halves of the tokens on two streams, one's experts may hide what the other's send.
+    """
+    found, rank, ranks = {}, dist.get_rank(), dist.get_world_size()
     for tokens, call in calls.items():
-        x, ids, weights = (part.chunk(2)[min(rank, tokens - 1)] for part in call)
-        dist.all_to_all_single = counting
-        layer(x, ids, weights)
-        dist.all_to_all_single = send
-        counts, codes, sums = sent[-3:]
-        found[tokens] = {
-            "milliseconds": slower(milliseconds(lambda c=(x, ids, weights): layer(*c))),
-            "bytes there": codes,
-            "bytes back": sums,
-            "bytes of counts": counts,
-        }
+        style.tokens = None
+        mine = [part.tensor_split(ranks)[rank] for part in call]
+        whole = partial(layer, *mine)
+        asking = slower(milliseconds(whole))
+        style.tokens = -(-tokens // ranks)
+        told = slower(milliseconds(captured(whole)))
+        found[tokens] = {"asking": asking, "told": told, **sent_by(whole)}
+        if style.tokens > 1:
+            style.tokens = -(-style.tokens // 2)
+            halves = [[part.tensor_split(2)[half] for part in mine] for half in range(2)]
+            both = captured(partial(together, layer, halves))
+            found[tokens]["told, two halves"] = slower(milliseconds(both))
     return found
+
+
+def sent_by(call: Callable[[], object]) -> dict[str, int]:
+    """Returns the bytes that a rank gives to others, and those that come back to it."""
+    names = {"all_gather_into_tensor": "bytes there", "all_to_all_single": "bytes back"}
+    whole, found = {name: getattr(dist, name) for name in names}, {}
+    ranks = dist.get_world_size()
+    for name, said in names.items():
+
+        def counting(out, given, *args, send=whole[name], said=said, **kwargs):
+            found[said] = out.nbytes // ranks * (ranks - 1)
+            return send(out, given, *args, **kwargs)
+
+        setattr(dist, name, counting)
+    call()
+    for name, send in whole.items():
+        setattr(dist, name, send)
+    return found
+
+
+def together(layer: nn.Module, calls: list) -> None:
+    """Calls a layer twice, on two streams of a GPU."""
+    if not ON_GPUS:
+        for call in calls:
+            layer(*call)
+        return
+    here, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(here)
+    with torch.cuda.stream(side):
+        layer(*calls[0])
+    layer(*calls[1])
+    here.wait_stream(side)
 
 
 def time_links(found: dict) -> None:
     """Times what ranks send each other, alone."""
+    ranks = dist.get_world_size()
     for kilobytes in (16, 256, 8192, 65536):
-        t = torch.zeros(kilobytes * 512, device=device_of(dist.get_rank()), dtype=torch.bfloat16)
+        numbers = kilobytes * 512 // ranks * ranks
+        t = torch.zeros(numbers, device=device_of(dist.get_rank()), dtype=torch.bfloat16)
         found.setdefault("all-reduce", {})[kilobytes] = slower(
             milliseconds(captured(lambda t=t: dist.all_reduce(t)))
         )
@@ -229,20 +254,32 @@ def time_links(found: dict) -> None:
         )
 
 
-def main(results: str) -> None:
+def main() -> None:
     """Times everything on this rank; rank 0 writes what was found."""
-    dist.init_process_group("nccl")
-    rank = dist.get_rank()
-    torch.cuda.set_device(rank)
-    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
-    found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("results", type=Path, help="a file of JSON")
+    parser.add_argument("--tiny", action="store_true", help="a sixteenth of each size, fewer runs")
+    given = parser.parse_args()
+    global RUNS, TOKENS
+    if given.tiny:
+        RUNS, TOKENS = 2, TOKENS[:3]
+        for sizes in (LLAMA, EXPERTS):
+            sizes.update({name: max(32, n // 16) for name, n in sizes.items() if name != "chosen"})
+        LLAMA["keys"], EXPERTS["hidden"], EXPERTS["inner"] = 256, 192, 512
+    dist.init_process_group("nccl" if ON_GPUS else "gloo")
+    rank, kind = dist.get_rank(), "cuda" if ON_GPUS else "cpu"
+    if ON_GPUS:
+        torch.cuda.set_device(rank)
+    mesh = init_device_mesh(kind, (dist.get_world_size(),))
+    found = {"device": torch.cuda.get_device_name() if ON_GPUS else kind}
+    found |= {"ranks": dist.get_world_size(), "torch": torch.__version__}
     for step in (time_links, time_llama, time_experts):
         step(found) if step is time_links else step(rank, mesh, found)
         if rank == 0:
             print(json.dumps(found), flush=True)
-            Path(results).write_text(json.dumps(found, indent=1) + "\n")
+            given.results.write_text(json.dumps(found, indent=1) + "\n")
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -36,7 +36,7 @@ def mlp(layout="plain", dtype=torch.float32, activations="mxfp4", seed=1, inner=
 
 
 def experts(
-    activation="swiglu_oai",
+    hidden_act="swiglu_oai",
     layout="plain",
     dtype=torch.float32,
     activations="mxfp4",
@@ -44,13 +44,13 @@ def experts(
     **format,
 ):
     torch.manual_seed(2)
-    sums = sums_of(activation, inner)
+    sums = sums_of(hidden_act, inner)
     return mx.MXExperts(
         weights(EXPERTS, sums, WIDTH, layout=layout, **format),
         weights(EXPERTS, WIDTH, inner, layout=layout, **format),
         gate_up_proj_bias=torch.randn(EXPERTS, sums, dtype=dtype),
         down_proj_bias=torch.randn(EXPERTS, WIDTH, dtype=dtype),
-        activation=activation,
+        hidden_act=hidden_act,
         activations=activations,
     )
 

@@ -116,12 +116,12 @@ def sequences(folder):
 def layers(folder):
     found = {}
     for layout in LAYOUTS_HERE:
-        for activation in ("swiglu_oai", "silu", "relu2"):
-            m = experts(activation, layout)
+        for hidden_act in ("swiglu_oai", "silu", "relu2"):
+            m = experts(hidden_act, layout)
             parallelize_module(m, mesh(), mxd.Experts())
-            found[f"{layout}/{activation}"] = m(tokens(), *routed())
+            found[f"{layout}/{hidden_act}"] = m(tokens(), *routed())
             shape = getattr(m, m.WEIGHTS[0]).shape
-            found[f"{layout}/{activation}/shape"] = torch.tensor(shape)
+            found[f"{layout}/{hidden_act}/shape"] = torch.tensor(shape)
     return found
 
 
@@ -166,24 +166,34 @@ def weights_of(out, width=WIDTH):
 
 def over_experts(folder):
     """Each rank has experts, and tokens of its own."""
-    found = {}
-    rank, counts = dist.get_rank(), []
-    send, there = dist.all_to_all_single, []
+    found, rank, most = {}, dist.get_rank(), TOKENS + dist.get_world_size()
+    send, ask, sent, asked = dist.all_gather_into_tensor, dist.all_reduce, [], []
 
-    def counted(output, *args, **kwargs):
-        there.append(output.nbytes)
-        return send(output, *args, **kwargs)
+    def counted(output, given, **kwargs):
+        sent.append(given.nbytes)
+        return send(output, given, **kwargs)
 
+    def listed(*args, **kwargs):
+        asked.append(args)
+        return ask(*args, **kwargs)
+
+    dist.all_gather_into_tensor, dist.all_reduce = counted, listed
     for layout in LAYOUTS_HERE:
         for activations in ("mxfp4", "mxint8", "bf16"):
-            m = experts(layout=layout, activations=activations)
-            parallelize_module(m, mesh(), mxd.ExpertParallel())
-            dist.all_to_all_single = counted
             x, chosen = tokens(TOKENS + rank, seed=rank), routed(TOKENS + rank, seed=rank)
-            found[f"{layout}/{activations}"] = m(x, *chosen)
-            dist.all_to_all_single = send
-            counts.append(there[-2:])
-            found[f"{layout}/{activations}/bytes"] = torch.tensor(there[-2])
+            name = f"{layout}/{activations}"
+            for told, how in ((None, ""), (most, "/told")):
+                m = experts(layout=layout, activations=activations)
+                parallelize_module(m, mesh(), mxd.ExpertParallel(tokens=told))
+                asked.clear()
+                found[name + how] = m(x, *chosen)
+                found[f"{name}{how}/bytes"] = torch.tensor(sent[-1])
+                assert len(asked) == (told is None)
+    try:
+        m(tokens(most + 1), *routed(most + 1))
+    except ValueError as error:
+        found["refusal"] = torch.tensor(f"got {most + 1} tokens, expected at most" in str(error))
+    dist.all_gather_into_tensor, dist.all_reduce = send, ask
     nobody = experts()
     parallelize_module(nobody, mesh(), mxd.ExpertParallel())
     x, (ids, weights) = tokens(4), routed(4)

@@ -4,6 +4,9 @@ Columns and experts are equal to the bit, since no sum is cut. Where sums are cu
 within the bound of a sum in any order. Each number of ranks runs `programs.products` once.
 """
 
+import json
+import subprocess
+import sys
 import time
 from itertools import pairwise
 
@@ -139,12 +142,12 @@ def test_tokens_over_ranks_stay_where_they_are(found):
 
 @of_layouts(["swiglu_oai", "silu", "relu2"])
 def test_parts_of_experts_add_up(found, name):
-    layout, _, activation = name.partition("/")
-    expected = experts(activation, layout)(tokens(), *routed())
+    layout, _, hidden_act = name.partition("/")
+    expected = experts(hidden_act, layout)(tokens(), *routed())
     for one in found:
         torch.testing.assert_close(one[f"layers/{name}"], expected, rtol=1e-4, atol=1e-4)
     shapes = [tuple(one[f"layers/{name}/shape"]) for one in found]
-    rows = [sums_of(activation, n) for n in sizes(INNER, len(found), BLOCK)]
+    rows = [sums_of(hidden_act, n) for n in sizes(INNER, len(found), BLOCK)]
     assert shapes == [(EXPERTS, n, WIDTH) for n in rows]
 
 
@@ -219,6 +222,8 @@ def test_experts_over_ranks_give_what_one_rank_gives(found, name):
         x, chosen = tokens(TOKENS + rank, seed=rank), routed(TOKENS + rank, seed=rank)
         expected = whole(x, *chosen)
         torch.testing.assert_close(one[f"over_experts/{name}"], expected, rtol=1e-5, atol=1e-5)
+        # Rows that fill what a rank sends change nothing.
+        assert torch.equal(one[f"over_experts/{name}/told"], one[f"over_experts/{name}"])
 
 
 def test_all_tokens_can_go_to_one_rank(found):
@@ -230,27 +235,24 @@ def test_all_tokens_can_go_to_one_rank(found):
 
 
 def test_tokens_travel_in_the_bytes_of_their_format(found):
-    """A token with one of a rank's experts is a row: codes, scales, its ids and weights."""
-    owner = bounds(EXPERTS, len(found), 1)
-    slots = 3 * (4 + 4)
-    for rank, one in enumerate(found):
-        rows = 0
-        for other in range(len(found)):
-            ids, _ = routed(TOKENS + other, seed=other)
-            rows += ((ids >= owner[rank]) & (ids < owner[rank + 1])).any(1).sum().item()
+    """A token is a row: codes, scales, its ids and weights; all ranks send equally many."""
+    slots, most = 3 * (4 + 4), TOKENS + len(found) - 1
+    for one in found:
+        assert one["over_experts/refusal"]
         for name, bits in (("mxfp4", 4.25), ("mxint8", 8.25), ("bf16", 32)):
-            expected = rows * (WIDTH * bits / 8 + slots)
-            assert one[f"over_experts/plain/{name}/bytes"] == expected, name
+            row = WIDTH * bits / 8 + slots
+            assert one[f"over_experts/plain/{name}/bytes"] == most * row, name
+            assert one[f"over_experts/plain/{name}/told/bytes"] == (most + 1) * row, name
 
 
-@pytest.mark.parametrize("rounding", ["even", "floor", "ceil", "rceil"])
+@pytest.mark.parametrize("scale_rule", ["even", "floor", "ceil", "rceil"])
 @pytest.mark.parametrize("format", cases.FORMATS)
-def test_quantizing_what_was_quantized_changes_nothing(format, rounding):
+def test_quantizing_what_was_quantized_changes_nothing(format, scale_rule):
     """Why experts multiply what came over the wire as if it were the token itself."""
     torch.manual_seed(6)
     x = torch.randn(512, 64) * torch.exp2(torch.randint(-8, 8, (512, 64)))
-    once = mx.quantize(x, format=format, rounding=rounding).dequantize("float32")
-    twice = mx.quantize(once, format=format, rounding=rounding).dequantize("float32")
+    once = mx.quantize(x, format=format, scale_rule=scale_rule).dequantize("float32")
+    twice = mx.quantize(once, format=format, scale_rule=scale_rule).dequantize("float32")
     assert torch.equal(once, twice)
 
 
@@ -281,7 +283,7 @@ def parts_of(whole, ranks):
     for rank in range(ranks):
         own = {name: cut.part(weights[name].detach(), ranks, rank) for name, cut in cuts.items()}
         own["down_proj_bias"] = weights["down_proj_bias"].detach() if rank == 0 else None
-        yield mx.MXExperts(**own, activation=whole.activation, activations=whole.activations)
+        yield mx.MXExperts(**own, hidden_act=whole.hidden_act, activations=whole.activations)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -323,6 +325,12 @@ def test_fully_shard_takes_formats_whose_blocks_lie_in_rows(found, format):
 # What goes wrong
 
 
+@pytest.mark.parametrize("tokens", [0, -1, 2.0, True, "8"])
+def test_ranks_are_told_a_number_of_tokens(tokens):
+    with pytest.raises(ValueError, match=f"tokens: got {tokens!r}, expected a number from 1 on"):
+        ExpertParallel(tokens=tokens)
+
+
 @pytest.mark.parametrize("wire", ["fp8_block_2d", "int4", None, "fp8"])
 def test_tokens_travel_only_in_formats_whose_blocks_lie_in_a_row(wire):
     if wire in (None, "fp8"):
@@ -351,6 +359,23 @@ def test_rows_that_weights_multiply_first_do_not_travel_in_codes():
     module.apply_router_weight_on_input = True
     with pytest.raises(ValueError, match="apply_router_weight_on_input and wire 'mxfp4'"):
         ExpertParallel()._apply(module, None)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("count", [3, 4, 8])
+def test_the_bench_of_ranks_runs_on_any_number(tmp_path, count):
+    results, run = tmp_path / "results.json", ("-m", "torch.distributed.run")
+    command = (*run, "--nproc-per-node", str(count), "-m", "bench.scaling", str(results), "--tiny")
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ranks.ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(results.read_text())
+    assert found["ranks"] == count
+    # Parts of sums are rounded before they are added, and by activations of 4 bits afterwards.
+    assert found["llama-70b"]["error"] < 0.1 and found["gpt-oss-120b"]["error"] < 0.01
+    for name in ("mxfp4", "bf16"):
+        assert found[f"experts over ranks, {name}"].keys() == {"1", "16", "128"}
 
 
 @pytest.mark.deep

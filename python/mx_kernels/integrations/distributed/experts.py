@@ -1,18 +1,19 @@
-"""Experts over ranks: each rank has some, tokens travel to them as codes and come back as sums.
+"""Experts over ranks: each rank has some; tokens go to all of them as codes and come back as sums.
 
     rank 0 of 2                                      rank 1
-    tokens with an expert of rank 1     codes ->     their experts' weighted sum
-    y += what comes back             <- x's dtype
+    its tokens                        codes ->       its experts' weighted sum
+    y = its experts' + theirs      <- x's dtype
 
-A token goes once to each rank that has one of its experts, with all of its ids and weights, as one
-row of bytes. In MXFP4 that is 4.25 bits a number where bfloat16 has 16:
+A token goes to every rank, with all of its ids and weights, as one row of bytes. In MXFP4 that is
+4.25 bits a number where bfloat16 has 16:
 
     codes [packed H] | scales | ids [k] int32 | weights [k] float32
 
-How many rows each rank gets the ranks tell each other on their devices; the host waits once, for
-these counts. What an expert multiplies is what it would have made of the token itself: quantizing
-numbers that were quantized changes none. Scales that are floats come out of it within a rounding to
-the tokens' dtype.
+Every rank sends equally many rows: the most that any has, which they tell each other first unless
+`tokens` says it. With it no host waits for a device, and a CUDA graph can hold the call. What an
+expert multiplies is what it would have made of the token itself: quantizing numbers that were
+quantized changes none. Scales that are floats come out of it within a rounding to the tokens'
+dtype.
 """
 
 from __future__ import annotations
@@ -41,27 +42,45 @@ NO_EXPERT = -1
 class ExpertParallel(ParallelStyle):
     """Gives each rank some of the experts of an MXExperts; each calls it with tokens of its own.
 
-    All ranks call it together, with any number of tokens, and get theirs back. Gradients do not
-    pass: for training there is `Experts`.
+    All ranks call it together, each with any number of tokens, and get theirs back. Gradients do
+    not pass: for training there is `Experts`.
 
     Args:
         wire: the format in which tokens travel, or "bf16" for the dtype that they have. None is
             what the experts quantize activations to, which costs no accuracy.
+        tokens: the most that a rank has in a call, the same number on all ranks: so many rows
+            travel, and no host waits. None asks all ranks in each call, and waits for the answer.
+            It may be set anew between calls, as for graphs of several sizes.
+
+    Raises:
+        ValueError: if a wire or a number of tokens is none; from a call, for more tokens.
     """
 
-    def __init__(self, *, wire: str | None = None):
+    def __init__(self, *, wire: str | None = None, tokens: int | None = None):
         super().__init__()
         if wire is not None and wire not in facts().activations:
             known = " or ".join(map(repr, facts().activations))
             raise ValueError(f"wire: got {wire!r}, expected {known}")
         self.wire = wire
+        self.tokens = tokens
+
+    @property
+    def tokens(self) -> int | None:
+        """The most tokens of a rank in a call, or None."""
+        return self._tokens
+
+    @tokens.setter
+    def tokens(self, tokens: int | None) -> None:
+        if tokens is not None and (type(tokens) is not int or tokens < 1):
+            raise ValueError(f"tokens: got {tokens!r}, expected a number from 1 on, or None")
+        self._tokens = tokens
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if type(module) is not MXExperts:
             raise TypeError(
                 f"ExpertParallel: got {type(module).__name__}, expected an MXExperts, once"
             )
-        wire = Wire(self.wire or module.activations, module.rounding)
+        wire = Wire(self.wire or module.activations, module.scale_rule)
         if module.apply_router_weight_on_input and wire.name != KEPT_FLOATS:
             raise ValueError(
                 f"ExpertParallel: got experts with apply_router_weight_on_input and wire "
@@ -76,7 +95,8 @@ class ExpertParallel(ParallelStyle):
             wire.check(x, weights)
             with torch.no_grad():
                 rows = x.reshape(-1, x.shape[-1])
-                return _exchanged(module, rows, (ids, weights), at, wire).view(x.shape)
+                most = _most(rows, self.tokens, module.sharding.mesh.get_group())
+                return _exchanged(module, (rows, ids, weights), at, wire, most).view(x.shape)
 
         shard(module, device_mesh, cuts, forward)
         module.num_experts = module.down_proj.shape[0]
@@ -88,7 +108,7 @@ class Wire:
     """How tokens travel: in a format of MX, or as they are."""
 
     name: str
-    rounding: str
+    scale_rule: str
 
     def check(self, x: Tensor, weights: Tensor) -> None:
         """Raises unless tokens can travel so."""
@@ -108,7 +128,7 @@ class Wire:
         if self.name == KEPT_FLOATS:
             numbers = [x.contiguous()]
         else:
-            q = ops.quantize(x.contiguous(), format=self.name, rounding=self.rounding)
+            q = ops.quantize(x.contiguous(), format=self.name, scale_rule=self.scale_rule)
             numbers = [q.codes, q.scales]
         parts = [*numbers, ids.int().contiguous(), weights.float().contiguous()]
         return torch.cat([part.view(torch.uint8) for part in parts], 1)
@@ -135,36 +155,40 @@ class Wire:
         return x, ids.view(torch.int32), weights.view(torch.float32)
 
 
+def _most(x: Tensor, tokens: int | None, group: dist.ProcessGroup) -> int:
+    """Returns how many rows each rank sends: what is said, or the most that any has."""
+    if tokens is None:
+        most = torch.tensor(len(x), device=x.device)
+        dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
+        return int(most)
+    if len(x) > tokens:
+        raise ValueError(f"x: got {len(x)} tokens, expected at most the {tokens} of ExpertParallel")
+    return tokens
+
+
 def _exchanged(
-    module: Sharded, x: Tensor, routing: tuple[Tensor, Tensor], at: tuple[int, ...], wire: Wire
+    module: Sharded, call: tuple[Tensor, Tensor, Tensor], at: tuple[int, ...], wire: Wire, most: int
 ) -> Tensor:
-    """Returns what the experts of all ranks make of this rank's tokens."""
-    ids, weights = routing
+    """Returns what the experts of all ranks make of this rank's tokens, ids and weights."""
+    x, ids, weights = call
     group, rank, ranks = module.sharding.mesh.get_group(), module.sharding.rank, len(at) - 1
+    if not most:
+        return x.new_empty(x.shape)
+    added = 0, 0, 0, most - len(x)
+    numbers = nn.functional.pad(x, added), nn.functional.pad(ids, added, value=NO_EXPERT)
+    mine = wire.packed(*numbers, nn.functional.pad(weights, added))
+    rows = mine.new_empty(ranks * most, mine.shape[1])
+    dist.all_gather_into_tensor(rows, mine, group=group)
 
-    # Who gets which of my tokens, and how many will I get?
-    edges = torch.tensor(at[1:], device=ids.device)
-    owner = torch.bucketize(ids, edges, right=True).masked_fill(ids < 0, ranks)
-    is_sent = torch.stack([(owner == r).any(1) for r in range(ranks)])
-    sent = is_sent.sum(1)
-    got = torch.empty_like(sent)
-    dist.all_to_all_single(got, sent, group=group)
-    sent_rows, got_rows = torch.stack([sent, got]).tolist()
-    tokens = is_sent.nonzero()[:, 1]
+    tokens, ids, weights = wire.unpacked(rows, x, ids.shape[1])
+    is_here = (ids >= at[rank]) & (ids < at[rank + 1])
+    ids = torch.where(is_here, ids - at[rank], NO_EXPERT)
+    sums = module.computed(tokens, ids, weights)
+    back = torch.empty_like(sums)
+    dist.all_to_all_single(back, sums, group=group)
 
-    rows = wire.packed(x[tokens], ids[tokens], weights[tokens])
-    there = rows.new_empty(sum(got_rows), rows.shape[1])
-    dist.all_to_all_single(there, rows, got_rows, sent_rows, group=group)
-
-    theirs, their_ids, their_weights = wire.unpacked(there, x, ids.shape[1])
-    is_mine = (their_ids >= at[rank]) & (their_ids < at[rank + 1])
-    their_ids = torch.where(is_mine, their_ids - at[rank], NO_EXPERT)
-    sums = module.computed(theirs, their_ids, their_weights)
-    back = sums.new_empty(len(tokens), x.shape[1])
-    dist.all_to_all_single(back, sums, sent_rows, got_rows, group=group)
-
-    # A token is in a rank's rows once: the order of additions is that of the ranks.
+    # The order of additions is that of the ranks.
     y = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    for rows_of, sums_of in zip(tokens.split(sent_rows), back.split(sent_rows), strict=True):
-        y.index_add_(0, rows_of, sums_of.float())
+    for theirs in back.view(ranks, most, -1)[:, : len(x)]:
+        y += theirs
     return y.to(x.dtype)

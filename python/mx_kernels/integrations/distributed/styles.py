@@ -247,7 +247,7 @@ def expert_cuts(module: MXExperts) -> dict[str, Cut]:
     """Returns how the parameters of experts are cut, each expert the same."""
     unit = facts().formats[module.down_proj.format].cut
     pairs = Cut(1, 2 * unit) if module.interleaved else Cut(1, unit, folds=2)
-    if not facts().gates[module.activation].is_gated:
+    if not facts().gates[module.hidden_act].is_gated:
         pairs = Cut(1, unit)
     first, second = module.WEIGHTS
     return {first: pairs, f"{first}_bias": pairs, second: Cut(2, unit)}
