@@ -8,6 +8,8 @@
 #   scripts/gpu_host.sh check FOLDER FILE    there, half a minute: how good Hopper's choice of plan is
 #   scripts/gpu_host.sh nvfp4 FOLDER FILE    there, a minute: what NVFP4 weights take beside MXFP4
 #   scripts/gpu_host.sh bench FOLDER RESULTS COMMIT    there: tables, CSV and plot, to folder RESULTS
+#   scripts/gpu_host.sh rocm RESULTS    on an MI355X, with the package and torch for ROCm installed, an hour:
+#                                       claims, times beside peers' and the model's; RESULTS.tar.gz has all
 #
 # FOLDER/site is put on the Python path: packages that the host lacks, humming as a peer of the bench.
 set -euo pipefail
@@ -59,5 +61,14 @@ case "${1:-}" in
     check) enter "$2"; python3 -m bench.cuda_tune check "$3" ;;
     nvfp4) enter "$2"; python3 -m bench.cuda_tune nvfp4 "$3" ;;
     bench) enter "$2"; BENCH_COMMIT=$4 python3 -m bench.run --target cuda --results "$3" ;;
-    *)     sed -n '2,13p' "$0"; exit 2 ;;
+    rocm)  mkdir -p "$2"
+           python3 -m mx_kernels doctor 2>&1 | tee "$2/doctor.txt"
+           all_pass=0
+           python3 -m pytest -q -k cuda $(printf 'tests/%s\n' "${TESTS[@]}" | grep -v 'hopper\|simt') 2>&1 \
+               | tee "$2/claims.txt" || all_pass=1
+           python3 -m bench.run --target gfx950 --results "$2"
+           tar -C "$(dirname "$2")" -czf "$2.tar.gz" "$(basename "$2")"
+           echo "$2.tar.gz has what was found: please send it to us"
+           exit "$all_pass" ;;
+    *)     sed -n '2,15p' "$0"; exit 2 ;;
 esac

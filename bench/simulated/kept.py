@@ -20,7 +20,7 @@ import numpy as np
 
 import gfx950
 from bench.device import REPOSITORY
-from bench.rows import read_csv
+from bench.rows import OURS, read_csv
 from bench.simulated.report import SimulatedRow
 from gfx950.timing import Profile
 
@@ -73,6 +73,14 @@ def _simulator() -> str:
     for path in sorted(Path(gfx950.__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def predicted(op: str, shape: tuple[int, int, int]) -> dict[str, float]:
+    """Returns the microseconds of ours in each reading of the model, if they were recorded."""
+    for row in read_csv(RECORD, SimulatedRow) if RECORD.exists() else ():
+        if (row.op, row.system, row.source) == (op, OURS, "model") and row.shape == tuple(shape):
+            return {"clock": row.clock_us, "latency": row.latency_us}
+    return {}
 
 
 def recorded(rows: Sequence[SimulatedRow]) -> Iterator[SimulatedRow]:

@@ -2,14 +2,16 @@
 
 **Never run**: no such GPU was at hand. Tests go through it on a CPU with graphs of their own.
 
-`linear`, `matmul` and `quantize` of the public API against hipBLASLt on bfloat16 weights, Triton's
-`dot_scaled` and a copy, in the times of `bench.graph_timing`. What only the model knows (pipes,
-bytes, conflicts) stays empty.
+`linear` by activations of four, eight and sixteen bits, `matmul` and `quantize` of the public API
+against hipBLASLt on bfloat16 weights, AITER and Triton's `dot_scaled` where they are installed, and
+a copy, in the times of `bench.graph_timing`. Beside each is what the model predicted, from
+`bench/results`. What only the model knows (pipes, bytes, conflicts) stays empty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 
 import torch
 
@@ -17,14 +19,16 @@ import mx_kernels as mx
 from bench.graph_timing import MIN_CALLS, Call, Graph, checked, cold_copies, take_turns
 from bench.rows import OURS, Origin
 from bench.shapes import Shape
-from bench.simulated.report import PRACTICAL_FLOOR_US, SimulatedRow
+from bench.simulated.kept import predicted
+from bench.simulated.kernels import WIDE
+from bench.simulated.report import MODELLED, PRACTICAL_FLOOR_US, SimulatedRow
 from gfx950.timing.parameters import Machine
 
 NAME = "gfx950"
 COLD_BYTES = 800_000_000
 """Copies of the weights fill this: more than three times the Infinity Cache."""
 COMPUTES = {
-    "linear": "quantize and multiply, fused",
+    **dict.fromkeys(("linear", *WIDE), "quantize and multiply, fused"),
     "matmul": "multiply, x quantized before",
     "quantize": "quantize",
 }
@@ -50,6 +54,29 @@ def triton_call(x, plain, out) -> Call:
     return lambda: peer.multiply(x, plain.codes, plain.scales, out, tiling)
 
 
+def aiter_call(a: mx.MXTensor, w: mx.MXTensor, out: torch.Tensor) -> Call:
+    """Returns a call of AITER's product of codes, which takes the bytes of our layout.
+
+    Rows of codes are plain, their scales are not; `out` has rows for whole tiles.
+    """
+    import aiter  # noqa: PLC0415  a peer, where it is installed
+
+    codes, scales = torch.float4_e2m1fn_x2, torch.float8_e8m0fnu
+    left, right = a.codes.view(codes), w.codes.view(codes)
+    of_left, of_right = (q.scales.view(scales) for q in (a.preshuffle(device=NAME), w))
+
+    def call() -> torch.Tensor:
+        aiter.gemm_a4w4(left, right, of_left, of_right, out, bpreshuffle=True)
+        return out[: len(left)]
+
+    return call
+
+
+def installed_peers() -> dict[str, bool]:
+    """Returns which peers of `_systems` can be imported."""
+    return {name: find_spec(name) is not None for name in ("aiter", "triton")}
+
+
 def measure(
     origin: Origin,
     shapes: Sequence[Shape],
@@ -59,20 +86,27 @@ def measure(
     device: str = "cuda",
     cold_bytes: int = COLD_BYTES,
     capture: Capture = Graph,
-    with_triton: bool = True,
+    peers: Mapping[str, bool] | None = None,
 ) -> Iterator[SimulatedRow]:
-    """Yields a row for each operation, shape and system, as the model's target does."""
+    """Yields a row for each operation, shape and system, as the model's target does.
+
+    `peers` says which are there; None looks.
+    """
+    peers = installed_peers() if peers is None else peers
     for shape in shapes:
         progress(f"{shape}: timing on {origin.device}")
-        for op, systems in _systems(shape, device, cold_bytes, with_triton).items():
+        for op, systems in _systems(shape, device, cold_bytes, peers).items():
             found = take_turns({system: capture(calls) for system, calls in systems.items()})
-            for system, times in found.items():
-                time_us, least = times.median_us, least_us(op, shape, Machine())
+            times = {system: one.median_us for system, one in found.items()}
+            for reading, time_us in predicted(op, shape).items():
+                times[f"{MODELLED}, {reading}"] = time_us
+            for system, time_us in times.items():
+                least = least_us(op, shape, Machine())
                 yield SimulatedRow(
                     op=op, m=shape.m, n=0 if op == "quantize" else shape.n, k=shape.k,
                     system=system, computes=COMPUTES[op] if system == OURS else system,
                     kernels="", launches=1, time_us=time_us, kernel_us=time_us,
-                    times_ours=time_us / found[OURS].median_us, least_us=least,
+                    times_ours=time_us / times[OURS], least_us=least,
                     times_floor=time_us / max(least, PRACTICAL_FLOOR_US),
                     mfma_utilisation=None, loop_utilisation=None, hbm_bytes=None,
                     waves_per_simd=None, lds_conflict_share=None,
@@ -81,7 +115,7 @@ def measure(
 
 
 def _systems(
-    shape: Shape, device: str, cold_bytes: int, with_triton: bool
+    shape: Shape, device: str, cold_bytes: int, peers: Mapping[str, bool]
 ) -> dict[str, dict[str, list[Call]]]:
     """Returns the calls of every system by operation, one for each copy of the weights."""
     generator = torch.Generator(device).manual_seed(sum(shape))
@@ -91,20 +125,30 @@ def _systems(
     dense = plain.dequantize(torch.bfloat16)
     kept = x.float() @ dense.float().T
     rounded = a.dequantize(torch.float32) @ dense.float().T
-    out = torch.empty(shape.m, shape.n, device=device, dtype=torch.bfloat16)
-    copy = torch.empty_like(x)
+    whole = torch.empty(-(-shape.m // 256) * 256, shape.n, device=device, dtype=torch.bfloat16)
+    out, copy = whole[: shape.m], torch.empty_like(x)
 
     wide, stored = (cold_copies(w, cold_bytes) for w in (dense, plain.preshuffle(device=NAME)))
     bf16 = {"hipBLASLt bf16": checked(lambda w: torch.mm(x, w.T, out=out), wide, kept)}
-    if with_triton:
+    if peers["triton"]:
         packed = cold_copies(plain, cold_bytes)
         bf16["Triton dot_scaled"] = checked(lambda w: triton_call(x, w, out)(), packed, kept)
+    codes = {}
+    if peers["aiter"]:
+        calls = {id(w): aiter_call(a, w, whole) for w in stored}
+        codes["AITER"] = checked(lambda w: calls[id(w)](), stored, rounded)
+
+    def fused(activations: str) -> dict[str, list[Call]]:
+        exact = kept
+        if activations != "bf16":
+            exact = mx.quantize(x, format=activations).dequantize(torch.float32) @ dense.float().T
+        ours = checked(lambda w: mx.linear(x, w, activations=activations), stored, exact)
+        return {OURS: ours, **bf16}
+
     return {
-        "linear": {
-            OURS: checked(lambda w: mx.linear(x, w, activations="mxfp4"), stored, rounded),
-            **bf16,
-        },
-        "matmul": {OURS: checked(lambda w: mx.matmul(a, w), stored, rounded), **bf16},
+        "linear": fused("mxfp4"),
+        **{op: fused(activations) for op, activations in WIDE.items()},
+        "matmul": {OURS: checked(lambda w: mx.matmul(a, w), stored, rounded), **codes, **bf16},
         "quantize": {
             OURS: [lambda: mx.quantize(x)] * MIN_CALLS,
             "torch copy": [lambda: copy.copy_(x)] * MIN_CALLS,

@@ -260,21 +260,45 @@ class CountedCalls(graph_timing.Graph):
         self.times.append(float(len(self.calls)))
 
 
-def test_the_way_to_hardware_computes_what_it_times():
-    """Over copies that are fewer than the calls."""
+def gemm_a4w4(a, b, of_a, of_b, out, *, bpreshuffle):
+    """Stands in for AITER's: multiplies what the bytes mean in the layout that it takes."""
+    assert bpreshuffle and len(out) % 256 == 0
+    (m, half), n = a.shape, out.shape[1]
+    a, b, of_a, of_b = (part.view(torch.uint8) for part in (a, b, of_a, of_b))
+    layout = {"layout": "preshuffled_cdna4"}
+    ones = torch.full((m, half // 16), 127, dtype=torch.uint8)
+    codes = mx.MXTensor(a, ones).preshuffle(device="gfx950").codes
+    left = mx.MXTensor(codes, of_a, shape=(m, 2 * half), **layout).unshuffle()
+    right = mx.MXTensor(b, of_b, shape=(n, 2 * half), **layout).unshuffle()
+    out[:m] = mx.matmul(left, right, out_dtype="bfloat16")
+
+
+def test_the_way_to_hardware_computes_what_it_times(monkeypatch):
+    """Over copies that are fewer than the calls; the model's numbers are those of its record."""
+    monkeypatch.setitem(sys.modules, "aiter", SimpleNamespace(gemm_a4w4=gemm_a4w4))
+    monkeypatch.setattr(hardware, "predicted", lambda op, shape: {"clock": 10.0, "latency": 30.0})
     rows = list(
         hardware.measure(
             Origin("a GPU", "abc1234", "2026-11-21"), [SMALL], lambda _: None,
             least_us=target.least_us, device="cpu", cold_bytes=10**6, capture=CountedCalls,
-            with_triton=False,
+            peers={"aiter": True, "triton": False},
         )
     )  # fmt: skip
+    fused = (OURS, "hipBLASLt bf16")
+    modelled = {f"{OURS}, modelled, clock": 0.5, f"{OURS}, modelled, latency": 1.5}
+    systems = {
+        **dict.fromkeys(("linear", "linear_bf16", "linear_mxfp8"), fused),
+        "matmul": (OURS, "AITER", "hipBLASLt bf16"),
+        "quantize": (OURS, "torch copy"),
+    }
     assert [(row.op, row.system) for row in rows] == [
-        ("linear", OURS), ("linear", "hipBLASLt bf16"), ("matmul", OURS),
-        ("matmul", "hipBLASLt bf16"), ("quantize", OURS), ("quantize", "torch copy"),
-    ]  # fmt: skip
+        (op, system) for op, of_op in systems.items() for system in (*of_op, *modelled)
+    ]
     assert {row.source for row in rows} == {"hardware, a GPU"}
-    assert {row.time_us for row in rows} == {graph_timing.MIN_CALLS}
+    times = {row.time_us for row in rows if row.system not in modelled}
+    assert times == {graph_timing.MIN_CALLS}
+    for row in rows:
+        assert row.times_ours == modelled.get(row.system, 1)
     assert {row.mfma_utilisation for row in rows} == {None}
     texts = [table.title for table in simulated.tables(rows)] + [simulated.page_text(rows)]
     assert all("hardware, a GPU" in text and "simulated" not in text for text in texts)
