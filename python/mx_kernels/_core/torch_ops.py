@@ -21,6 +21,8 @@ Codes and scales alone do not tell their format and layout: prefer MXTensor and 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -61,9 +63,37 @@ def define(name: str, schema: str, implementation, fake) -> None:
 
 
 def weights_of(codes, scales, format, layout, n):
-    """Matrices of `n` rows from their parts."""
+    """Matrices of `n` rows from their parts, whose sizes are compared once."""
+    row = facts().formats.get(format)
+    if (
+        row is not None
+        and type(codes) is type(scales) is Tensor
+        and type(n) is int
+        and (codes.dtype, scales.dtype) == (torch.uint8, row.scale_dtype)
+        and codes.device == scales.device
+        and codes.is_contiguous()
+        and scales.is_contiguous()
+    ):
+        shape = _shape_of(codes.shape, scales.shape, format, layout, n)
+        meaning = {"format": format, "layout": layout, "dtype": torch.bfloat16}
+        w = MXTensor._trusted(codes, scales, shape, **meaning)
+        w._checked = w._measure()
+        return w
+    return _weights_of(codes, scales, format, layout, n)
+
+
+def _weights_of(codes, scales, format, layout, n):
     k = checks.format_named(format).elements(codes.shape[-1]) if codes.ndim else 0
     return MXTensor(codes, scales, shape=(*codes.shape[:-2], n, k), format=format, layout=layout)
+
+
+@lru_cache(4096)
+def _shape_of(codes, scales, format, layout, n):
+    """The shape of weights of such bytes, which fit."""
+    dtypes = torch.uint8, facts().formats[format].scale_dtype
+    shapes = zip((codes, scales), dtypes, strict=True)
+    parts = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in shapes]
+    return _weights_of(*parts, format, layout, n).shape
 
 
 def _quantize(x, format, scale_rule, tensor_scale=None, hadamard=None):
