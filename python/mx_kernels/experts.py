@@ -365,18 +365,27 @@ class MXExperts(MXModule):
             raise TypeError(f"MXExperts: got takes_rows {self.takes_rows}, expected {expected}")
         if self.takes_rows:
             top_k_index, top_k_weights = self._own_rows(hidden_states)
-        weights, gate = (getattr(self, name) for name in self.WEIGHTS), GateOptions._fields
-        biases = (getattr(self, f"{name}_bias") for name in self.WEIGHTS)
-        return moe(
-            hidden_states.reshape(-1, self.hidden_size),
-            *weights,
+        first, second = self.WEIGHTS
+        is_flat = hidden_states.ndim == 2
+        y = moe(
+            hidden_states if is_flat else hidden_states.reshape(-1, self.hidden_size),
+            getattr(self, first),
+            getattr(self, second),
             top_k_index.masked_fill(top_k_index == self.num_experts, -1),
             top_k_weights,
-            **dict(zip(("bias_gate_up", "bias_down"), biases, strict=True)),
-            **{name: getattr(self, name) for name in gate},
+            bias_gate_up=getattr(self, f"{first}_bias"),
+            bias_down=getattr(self, f"{second}_bias"),
+            hidden_act=self.hidden_act,
+            interleaved=self.interleaved,
+            limit=self.limit,
+            alpha=self.alpha,
+            beta=self.beta,
+            linear_beta=self.linear_beta,
             apply_router_weight_on_input=self.apply_router_weight_on_input,
-            **self._rules(),
-        ).view(hidden_states.shape)
+            scale_rule=self.scale_rule,
+            activations=self.activations,
+        )
+        return y if is_flat else y.view(hidden_states.shape)
 
     def _own_rows(self, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
         """Returns ids and weights of rows of each expert in turn; -1 for rows of zeros."""
