@@ -123,7 +123,7 @@ def run_command(command: str) -> None:
             extras = re.fullmatch(f"{here}|{url}", target).groups()
             known = pyproject["project"]["optional-dependencies"]
             assert {name for group in extras if group for name in group.split(",")} <= set(known)
-        case ["python" | "mojo" | "pytest" | "ruff", *_]:
+        case ["python" | "torchrun" | "mojo" | "pytest" | "ruff", *_]:
             run(["bash", "-c", command])
         case _:
             raise AssertionError(f"no rule says how to try: {command}")
