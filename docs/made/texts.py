@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from examples.ladder.rungs import BY_NAME, FEW_ROWS, MANY_ROWS
-from made import layouts
+from made import errors, layouts
 
 ROOT = Path(__file__).parents[2]
 
@@ -159,4 +159,5 @@ TEXTS: dict[str, Callable[[], str]] = {
     "mojo_map": mojo_map,
     "mojo_reference": mojo_reference,
     "python_api": python_api,
+    **errors.TEXTS,
 }

@@ -7,14 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import gfx950
+import mx_kernels
 import oracle
 from cases import random_operand
 from examples.ladder import rungs
+from mx_kernels._core import levels
+from mx_kernels.integrations.distributed import cuts
 from tests.house.test_project import PIXI, ROOT, run
 
 sys.path.append(str(ROOT / "docs"))
-from made import blocks, layouts, pictures, texts
+from made import blocks, errors, layouts, pictures, texts
 
 PAGES = sorted((ROOT / "docs" / "pages").rglob("*.md"))
 SHAPES = {rungs.MANY_ROWS: (128, 256, 768), rungs.FEW_ROWS: (16, 64, 1792)}
@@ -88,8 +93,6 @@ def test_every_page_is_in_the_navigation_and_every_number_of_the_ladder_in_a_tab
 
 
 def test_every_public_name_has_a_place_in_the_reference():
-    import mx_kernels  # noqa: PLC0415
-
     shown = re.findall(r"^::: mx_kernels\.([\w.]+)$", texts.python_api(), re.MULTILINE)
     assert [path.split(".")[-1] for path in shown] == mx_kernels.__all__
 
@@ -102,6 +105,55 @@ def test_the_site_builds_without_a_warning(tmp_path):
         assert "<!-- made:" not in html.read_text()
     drawn = {path.stem for path in (tmp_path / "pictures").glob("*.svg")}
     assert drawn == set(pictures.every())
+
+
+# Errors
+
+
+TROUBLES = (ROOT / "docs/pages/troubleshooting.md").read_text()
+
+
+def test_every_sentence_of_an_error_is_on_the_page_of_troubles_in_one_group():
+    parts = re.findall(r"^## [^\n]* \{ #(\w+) \}$(.*?)(?=^## |\Z)", TROUBLES, re.M | re.S)
+    assert sorted(name for name, _ in parts) == sorted(errors.GROUPS)
+    assert all(f"<!-- made: errors_{name} -->" in part for name, part in parts)
+
+
+@pytest.mark.parametrize("group", errors.GROUPS)
+def test_what_the_page_of_troubles_quotes_is_said(group):
+    part = TROUBLES.partition(f"{{ #{group} }}")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?`(?:, `.*?`)*) \|", part, flags=re.M)
+    quotes = [quote for cell in cells for quote in re.findall(r"`(.*?)`", cell)]
+    assert len(quotes) > 2
+    said = errors.sentences()[group]
+    missing = [quote for quote in quotes if not any(quote in sentence for sentence in said)]
+    assert not missing
+
+
+PROVOKED = {
+    "build": lambda: levels.by_name("avx9"),
+    "tensors": lambda: mx_kernels.quantize(torch.zeros(2, 31)),
+    "checkpoints": lambda: mx_kernels.load("/nowhere"),
+    "models": lambda: mx_kernels.convert(torch.nn.ReLU()),
+    "ranks": lambda: cuts.bounds(64, 3, 32),
+    "simulator": lambda: gfx950.parse("gibberish ,"),
+}
+
+
+@pytest.mark.parametrize("group", PROVOKED)
+def test_what_a_user_reads_is_among_the_sentences_of_its_group(group):
+    with pytest.raises((ValueError, OSError)) as raised:
+        PROVOKED[group]()
+    fit = [
+        name
+        for name, said in errors.sentences().items()
+        if any(sentence_pattern(one).fullmatch(str(raised.value)) for one in said)
+    ]
+    assert group in fit
+
+
+def sentence_pattern(sentence: str) -> re.Pattern:
+    return re.compile(".*".join(map(re.escape, sentence.split("..."))), re.DOTALL)
 
 
 # The ladders
