@@ -223,7 +223,7 @@ softmax:
 	.section	.rodata,"a",@progbits
 	.p2align	6, 0x0
 	.amdhsa_kernel softmax
-		.amdhsa_group_segment_fixed_size 16
+		.amdhsa_group_segment_fixed_size 0
 		.amdhsa_private_segment_fixed_size 0
 		.amdhsa_kernarg_size 40
 		.amdhsa_user_sgpr_count 12
@@ -291,7 +291,7 @@ amdhsa.kernels:
         .offset:         32
         .size:           8
         .value_kind:     global_buffer
-    .group_segment_fixed_size: 16
+    .group_segment_fixed_size: 0
     .kernarg_segment_align: 8
     .kernarg_segment_size: 40
     .max_flat_workgroup_size: 256

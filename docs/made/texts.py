@@ -127,7 +127,7 @@ def mojo_reference() -> str:
 
 def _mojo_module(path: Path) -> str:
     source = path.read_text()
-    module = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+    module = path.relative_to(MOJO).with_suffix("").as_posix().replace("/", ".")
     lines = []
     for name, _, text in DECLARED.findall(source):
         first = " ".join(text.strip().split("\n\n")[0].split())
