@@ -4,6 +4,7 @@ import csv
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import mx_kernels
 import oracle
 from cases import random_operand
 from examples.ladder import rungs
-from mx_kernels._core import levels
+from mx_kernels._core import builds, levels
 from mx_kernels.integrations.distributed import cuts
 from tests.house.test_project import PIXI, ROOT, run
 
@@ -113,6 +114,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
 # Errors
 
 
+NAMED = re.compile(r"troubles\([\"'](.*?)[\"']\)")
 TROUBLES = (ROOT / "docs/pages/troubleshooting.md").read_text()
 
 
@@ -157,6 +159,27 @@ def test_what_a_user_reads_is_among_the_sentences_of_its_group(group):
 
 def sentence_pattern(sentence: str) -> re.Pattern:
     return re.compile(".*".join(map(re.escape, sentence.split("..."))), re.DOTALL)
+
+
+def test_errors_that_name_the_page_of_troubles_name_a_heading_of_it():
+    sources = (ROOT / "python/mx_kernels").rglob("*.py")
+    named = {part for path in sources for part in NAMED.findall(path.read_text())}
+    headings = re.findall(r"^## ([^{]*) \{", TROUBLES, flags=re.M)
+    assert len(named) > 2 and named <= set(headings)
+
+
+@pytest.mark.parametrize(
+    ("links", "page"),
+    [
+        (None, "docs/pages/troubleshooting.md"),
+        (["Repository, https://x.example/r"], "docs/pages/troubleshooting.md"),
+        (["Documentation, https://x.example/index.md"], "https://x.example/troubleshooting.md"),
+    ],
+)
+def test_where_a_release_has_an_address_errors_link_to_it(monkeypatch, links, page):
+    found = SimpleNamespace(get_all={"Project-URL": links}.get)
+    monkeypatch.setattr(builds.importlib.metadata, "metadata", lambda name: found)
+    assert builds.troubles("X") == f"{page} has more, under 'X'"
 
 
 # The ladders
