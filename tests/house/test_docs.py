@@ -3,6 +3,7 @@
 import csv
 import re
 import sys
+from doctest import ELLIPSIS, OutputChecker
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -109,6 +110,19 @@ def test_the_site_builds_without_a_warning(tmp_path):
         assert "<!-- made:" not in html.read_text()
     drawn = {path.stem for path in (tmp_path / "pictures").glob("*.svg")}
     assert drawn == set(pictures.every())
+
+
+# The simulator
+
+
+@pytest.mark.parametrize("name", ["gfx950_hip", "gfx950_triton"])
+def test_the_page_shows_what_a_kernel_of_another_compiler_prints(name):
+    page, main = (ROOT / "docs/pages/cdna4/simulator.md").read_text(), "__main__"
+    (shown,) = re.findall(rf"^python examples/{name}.py.*\n```\n\n```text\n([^`]*)```", page, re.M)
+    # Triton, where it is installed, would compile the kernel anew: other lines, perhaps.
+    hide = "import sys, runpy; sys.modules['triton'] = None; sys.path.append('examples')"
+    printed = run(f'python -c "{hide}; runpy.run_module({name!r}, run_name={main!r})"')
+    assert OutputChecker().check_output(shown, printed, ELLIPSIS), printed
 
 
 # Errors
