@@ -89,6 +89,12 @@ def hopper_ladder() -> str:
     return "\n\n".join(parts)
 
 
+def hopper_plans() -> str:
+    """Returns what the text of a plan says, from its module."""
+    said = DOCSTRING.match((MOJO / "hopper/plan.mojo").read_text())[1].strip()
+    return said.partition("\n\n")[2]
+
+
 def max_graph_example() -> str:
     """Returns the function of the example that builds the graph."""
     source = (ROOT / "examples/max_graph.py").read_text()
@@ -154,6 +160,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "many_rows": partial(_ladder_table, MANY_ROWS),
     "few_rows": partial(_ladder_table, FEW_ROWS),
     "hopper_ladder": hopper_ladder,
+    "hopper_plans": hopper_plans,
     "layouts": layouts.sections,
     "max_graph_example": max_graph_example,
     "mojo_map": mojo_map,

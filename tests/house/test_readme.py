@@ -185,6 +185,7 @@ RUN_ELSEWHERE = {
     "llmcompressor": "tests/python/test_exporters.py",
     "examples/calibrate.py": "tests/python/test_exporters.py",
     "bench.accuracy": "tests/bench/test_accuracy.py",
+    "bench.cuda_tune": "bench/cuda_fit.py",
     "max_pipelines": "tests/serving/test_max.py",
     "max-serve": "bench/serving/environment.py",
     "examples/gpt_oss_ranks.py": "tests/distributed/test_models.py",
