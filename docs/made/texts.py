@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from examples.ladder.rungs import BY_NAME, FEW_ROWS, MANY_ROWS
-from made import layouts
+from made import errors, layouts
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,6 +89,12 @@ def hopper_ladder() -> str:
     return "\n\n".join(parts)
 
 
+def hopper_plans() -> str:
+    """Returns what the text of a plan says, from its module."""
+    said = DOCSTRING.match((MOJO / "hopper/plan.mojo").read_text())[1].strip()
+    return said.partition("\n\n")[2]
+
+
 def max_graph_example() -> str:
     """Returns the function of the example that builds the graph."""
     source = (ROOT / "examples/max_graph.py").read_text()
@@ -127,7 +133,7 @@ def mojo_reference() -> str:
 
 def _mojo_module(path: Path) -> str:
     source = path.read_text()
-    module = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+    module = path.relative_to(MOJO).with_suffix("").as_posix().replace("/", ".")
     lines = []
     for name, _, text in DECLARED.findall(source):
         first = " ".join(text.strip().split("\n\n")[0].split())
@@ -154,9 +160,11 @@ TEXTS: dict[str, Callable[[], str]] = {
     "many_rows": partial(_ladder_table, MANY_ROWS),
     "few_rows": partial(_ladder_table, FEW_ROWS),
     "hopper_ladder": hopper_ladder,
+    "hopper_plans": hopper_plans,
     "layouts": layouts.sections,
     "max_graph_example": max_graph_example,
     "mojo_map": mojo_map,
     "mojo_reference": mojo_reference,
     "python_api": python_api,
+    **errors.TEXTS,
 }

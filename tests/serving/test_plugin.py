@@ -7,6 +7,8 @@ from pathlib import Path
 
 import tomllib
 
+from bench.serving.environment import BROKEN, PACKAGES, toolchain
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -34,3 +36,9 @@ def test_without_maxs_serving_its_models_say_how_to_get_it():
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "expected MAX's serving" in said.stdout and "mx_kernels[max-serve]" in said.stdout
+
+
+def test_the_guide_installs_what_the_tests_of_vllm_use():
+    guide = (ROOT / "docs/pages/guide/vllm.md").read_text()
+    assert all(pin in guide for pin in (*PACKAGES, *toolchain()))
+    assert f"uninstall -y {' '.join(BROKEN)}" in guide

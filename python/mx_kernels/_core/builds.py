@@ -191,7 +191,8 @@ class Build:
             try:
                 for path in (*folders, target):
                     if why_not := trust.objection(path, is_shared=path == folders[0]):
-                        raise NativeBuildError(f"the build cache is not trusted: {why_not}")
+                        more = troubles("Install and build")
+                        raise NativeBuildError(f"the build cache is not trusted: {why_not}; {more}")
             except FileNotFoundError:
                 return False
         return True
@@ -367,7 +368,8 @@ def no_compiler(path: Path | None = None) -> NativeBuildError:
     return NativeBuildError(
         f"the Mojo compiler is not installed in this environment{there}; it comes with `pip "
         f"install mx_kernels`, or install {_pinned('mojo')}, or fill the cache where there is one, "
-        "for this CPU's level and this Python: `python -m mx_kernels build --level ...`"
+        "for this CPU's level and this Python: `python -m mx_kernels build --level ...`; "
+        f"{troubles('Install and build')}"
     )
 
 
@@ -378,6 +380,15 @@ def _pinned(name: str) -> str:
             if re.match(rf"{name}\b(?!-)", requirement):
                 return requirement
     return name
+
+
+def troubles(part: str) -> str:
+    """Says where the documentation has more of an error, by a part of its page of troubles."""
+    address = "docs/pages/index.md"
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        links = importlib.metadata.metadata("mx_kernels").get_all("Project-URL") or ()
+        address = dict(link.split(", ", 1) for link in links).get("Documentation", address)
+    return f"{address.replace('index', 'troubleshooting')} has more, under {part!r}"
 
 
 class Turn(enum.Enum):
@@ -556,7 +567,7 @@ def _end_with_parent() -> None:
 
 def _explain(command: Sequence[str], output: str) -> str:
     """Says why a build failed, with the compiler's own words at the end."""
-    cause = "the Mojo compiler failed"
+    cause = f"the Mojo compiler failed; {troubles('Install and build')}"
     if os.strerror(errno.ENOSPC) in output:
         cause = (
             "the disk is full; free some space, or set MX_KERNELS_CACHE and TMPDIR to folders on "

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from mx_kernels._core.builds import NativeBuildError
+from mx_kernels._core.builds import NativeBuildError, troubles
 from mx_kernels._core.native import LoadLock, Parts, find_or_load
 from mx_kernels._core.protocol import KEPT, NO_CODE, QUANTIZED
 from mx_kernels.hints import ActivationsName, FloatName, FormatName, GateName, LayoutName, ScaleRule
@@ -325,7 +325,7 @@ def unsupported(activations: str, weights: str, device, pairs) -> ValueError:
     known = ", ".join(f"{left} x {right}" for left, right in sorted(pairs))
     return ValueError(
         f"formats: got activations {activations!r} x weights {weights!r}, for which {device} has "
-        f"no kernel, expected one of {known}"
+        f"no kernel, expected one of {known}; {troubles('Tensors and products')}"
     )
 
 

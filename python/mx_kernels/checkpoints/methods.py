@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from mx_kernels._core.builds import troubles
 from mx_kernels._core.checks import format_named
 from mx_kernels.checkpoints import configs
 from mx_kernels.checkpoints.configs import OURS, Rules, Spec
@@ -137,7 +138,7 @@ class Scheme:
         if self._row is None:
             raise ValueError(
                 f"quantization_config: got quant_method {self.method!r:.80}{self._in_words()}, "
-                f"expected {' or '.join(METHODS)}"
+                f"expected {' or '.join(METHODS)}; {troubles('Checkpoints')}"
             )
         self.rotations = configs.check_run_time(content, config)
         if self.is_compressed:
