@@ -135,16 +135,15 @@ class MXVllmConfig(QuantizationConfig):
             return None
         config, names = layer.moe_config, {name.removeprefix(f"{prefix}.") for name in found}
         gate, format = facts().gates[gate_of(config)["hidden_act"]], next(iter(found.values()))
-        parts = {name.rpartition(".")[2] for name in names if name not in WEIGHTS}
+        parts = {name.partition(".")[2] for name in names if name.partition(".")[0].isdigit()}
         each = {f"{i}.{part}" for i in range(config.num_logical_experts) for part in parts}
-        joined = {"gate_up_proj" if gate.is_gated else "up_proj", "down_proj"}
-        is_whole = names == joined or (names == each and len(parts) == 2 + gate.is_gated)
+        count = 2 + gate.is_gated
+        is_whole = names == each and len(parts) == count if parts else len(names) == 2
         if not is_whole or len(set(found.values())) > 1:
             said = some([f"{name} as {format}" for name, format in found.items()])
             raise ValueError(
-                f"{prefix}: got {said}, expected {' and '.join(sorted(joined))} of all experts, or "
-                f"{2 + gate.is_gated} weights of each of {config.num_logical_experts}, in one "
-                "format"
+                f"{prefix}: got {said}, expected two of {', '.join(WEIGHTS)} of all experts, or "
+                f"{count} weights of each of {config.num_logical_experts}, in one format"
             )
         if parts and gate.is_interleaved and format_named(format).block_rows > 1:
             raise ValueError(
