@@ -100,6 +100,7 @@ def environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return {
         **kept,
+        "PYTHONPATH": str(ROOT / "python"),
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",

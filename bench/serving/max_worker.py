@@ -3,12 +3,14 @@
     python max_worker.py JOB    writes found.json, and logits.npy [prompts, new, words]
 
 A job is JSON: folder (the model), out (where to write), prompts (of token ids), new (tokens each),
-rounds (of the same, 1 if it is not said), and flags, which are `max generate`'s, with underscores.
+rounds (of the same, 1 if it is not said), environment (variables), and flags, which are
+`max generate`'s, with underscores.
 Prompts run as one batch, greedily, past the end of text.
 """
 
 import json
 import mmap
+import os
 import sys
 import time
 from pathlib import Path
@@ -62,6 +64,7 @@ def timed(pipeline, job: dict, **options):
 
 def run(job: dict) -> None:
     """Writes what a job asks for."""
+    os.environ.update(job.get("environment", {}))
     before = resident_bytes()
     pipeline, seconds = pipeline_of(job)
     sequences, logits, *_ = timed(pipeline, job, output_logits=True)

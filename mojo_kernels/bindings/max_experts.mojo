@@ -2,6 +2,8 @@
 
     mx_grouped_linear  x, w codes, w scales, rows, group sizes, bias -> floats
                                              activations, format, layout, rounding
+    mx_grouped_matmul  the same of codes and scales for x
+                                             left_format, right_format, layout
     mx_moe             x, gate-up codes, scales, down codes, scales, ids, weights, gate-up bias,
                        down bias, limit, alpha -> floats
                                              activation, interleaved, activations, rounding,
@@ -29,10 +31,11 @@ from ..cpu import experts as cpu
 from ..cpu.max_runtime import RuntimeTeam
 from ..experts import Experts, ExpertsProblem, GroupedProblem, Routing
 from ..launch.context_queue import ContextQueue
-from ..layouts import LAYOUTS
+from ..layouts import LAYOUTS, Plain
 from ..numbers.formats import FORMATS
 from ..numbers.gates import Gate
-from ..problem import Known, NO_BIAS, Right
+from ..numbers.rounding import Rounding
+from ..problem import Known, Left, LeftKind, NO_BIAS, Right
 from ..simt import experts as portable
 from .max_tensors import (
     StoredSizes,
@@ -42,10 +45,12 @@ from .max_tensors import (
     check_sizes,
     dim_of,
     known_floats,
+    known_product,
     left_of,
+    operand_of,
     with_bias,
 )
-from .names import dtype_code, gate_code
+from .names import dtype_code, format_code, gate_code
 
 
 @extensibility.register("mx_grouped_linear")
@@ -107,6 +112,59 @@ struct MXGroupedLinear:
             cdna4.multiply_grouped[types](problem, queue)
         else:
             _require_nvidia["mx_grouped_linear", target]()
+            var queue = ContextQueue(context)
+            portable.multiply_grouped[known](problem, queue)
+
+
+@extensibility.register("mx_grouped_matmul")
+struct MXGroupedMatmul:
+    """Multiplies rows of codes that are sorted by matrix."""
+
+    @staticmethod
+    def execute[
+        dtype: DType,
+        //,
+        target: StaticString,
+        left_format: StaticString,
+        right_format: StaticString,
+        layout: StaticString,
+    ](
+        result: OutputTensor[dtype=dtype, rank=2, ...],
+        a_codes: InputTensor[dtype=DType.uint8, rank=2, ...],
+        a_scales: InputTensor[rank=2, ...],
+        b_codes: InputTensor[dtype=DType.uint8, rank=3, ...],
+        b_scales: InputTensor[rank=3, ...],
+        b_rows: Int64,
+        group_sizes: InputTensor[dtype=DType.int32, rank=1, ...],
+        bias: InputTensor[dtype=DType.float32, rank=2, ...],
+        context: DeviceContext,
+    ) raises:
+        """Checks and launches."""
+        comptime LEFT_CODE = format_code[left_format]()
+        comptime Encoding = FORMATS[LEFT_CODE]
+        comptime known = known_product[layout, right_format, dtype](
+            LeftKind.ENCODED, 0, LEFT_CODE, Rounding.EVEN
+        )
+        var m, n, k = a_codes.dim_size(0), Int(b_rows), Encoding.elements(a_codes.dim_size(1))
+        _ = operand_of[Plain, Encoding]("a", a_codes, a_scales, m, k)
+        var experts = _experts[known]("b", b_codes, b_scales, n, k, "bias", bias)
+        check_sizes("group_sizes", group_sizes, IndexList[1](experts.count))
+        check_shape("result", result, m, n)
+        var problem = GroupedProblem(
+            left=Left.encoded(address_of(a_codes), address_of(a_scales), LEFT_CODE),
+            experts=experts,
+            sizes=address_of(group_sizes),
+            values=address_of(result),
+            dtype=known.result_dtype,
+            m=m,
+            n=n,
+            k=k,
+        )
+        comptime if is_cpu[target]():
+            if not cpu.multiply_grouped[known](problem, RuntimeTeam(context)):
+                raise Error(String("a: got ", m, " rows, expected as many of each matrix of b"))
+        else:
+            _require_nvidia["mx_grouped_matmul", target]()
             var queue = ContextQueue(context)
             portable.multiply_grouped[known](problem, queue)
 

@@ -23,6 +23,7 @@ from ..numbers.floats import FLOAT_TYPES, float_code, round_to, rounded_in_float
 from ..numbers.formats import FORMATS, Format, block_of
 from ..numbers.norms import HALF_SEGMENT, Rounds, SEGMENT, mean_of, reciprocal_of
 from ..operands import Matrix, Operand, flat, matrix
+from ..problem import ANY
 from .quantize import even_rows_per_task
 from .rows import QuantizeRows, QuantizeScaledRows
 from .scratch import Scratch
@@ -44,37 +45,44 @@ trait RowMaker(TrivialRegisterPassable):
         ...
 
 
-def run_norm_quantize[T: Team](call: NormQuantizeCall, team: T) raises -> Bool:
+def run_norm_quantize[
+    T: Team, //, known: Int = ANY
+](call: NormQuantizeCall, team: T) raises -> Bool:
     """Quantizes rows behind a norm; says whether the tables know the types.
+
+    Of a format that is `known` when it is compiled there is code alone.
 
     Raises where `Scratch` does, before anything is written.
     """
     var dtype = FLOAT32 if call.norm.rounds == Rounds.NONE else call.call.dtype
-    return _run(NormedRows(call.call, call.norm), call.call, dtype, team)
+    return _run[known](NormedRows(call.call, call.norm), call.call, dtype, team)
 
 
-def run_gate_quantize[T: Team](call: GateQuantizeCall, team: T) raises -> Bool:
+def run_gate_quantize[
+    T: Team, //, known: Int = ANY
+](call: GateQuantizeCall, team: T) raises -> Bool:
     """Quantizes hidden numbers of gates and ups, likewise."""
-    return _run(GatedRows(call), call.call, call.call.dtype, team)
+    return _run[known](GatedRows(call), call.call, call.call.dtype, team)
 
 
 def run_hadamard_quantize[T: Team](call: HadamardQuantizeCall, team: T) raises -> Bool:
     """Quantizes rows that are rotated within blocks, likewise."""
-    return _run(RotatedRows(call), call.call, call.call.dtype, team)
+    return _run[ANY](RotatedRows(call), call.call, call.call.dtype, team)
 
 
 def _run[
-    Maker: RowMaker, T: Team
+    Maker: RowMaker, T: Team, //, known: Int
 ](maker: Maker, call: QuantizeCall, dtype: Int, team: T) raises -> Bool:
     comptime for i in range(len(FLOAT_TYPES)):
         comptime for j in range(len(FORMATS)):
-            if dtype == i and call.format == j:
-                var result = Operand[Plain, FORMATS[j].kin()].at(
-                    call.codes, call.scales, call.rows, call.k, block_of(j)
-                )
-                comptime kernel = _quantize[FORMATS[j].kin(), FLOAT_TYPES[i], Maker, T]
-                kernel(maker, result, call, team)
-                return True
+            comptime if known == ANY or known == j:
+                if dtype == i and call.format == j:
+                    var result = Operand[Plain, FORMATS[j].kin()].at(
+                        call.codes, call.scales, call.rows, call.k, block_of(j)
+                    )
+                    comptime kernel = _quantize[FORMATS[j].kin(), FLOAT_TYPES[i], Maker, T]
+                    kernel(maker, result, call, team)
+                    return True
     return False
 
 

@@ -17,6 +17,7 @@ from ..launch.queue import DevicePointer, Queue, device_pointer
 from ..numbers.formats import Format, block_of, has_e4m3_scales, has_float_scales
 from ..numbers.norms import Rounds
 from ..numbers.rounding import LARGEST_CODE, float_scale_from_amax, tensor_scale_from_amax
+from ..problem import ANY
 from ..tiles import in_shared
 from .arguments import carry_of
 from .codec import BLOCK, WORD_BITS, amax_of_lanes, element_of
@@ -24,7 +25,7 @@ from .encode import Divisor
 from .host import BFLOAT16, FLOAT32, VECTOR_BYTES, bytes_of
 from .pairs import PAIR, encode_e4m3_block, encode_pair, finite_magnitude_of, magnitude_of
 from .pairs import quantize_pair, store_e4m3_scale
-from .quantize import CODE_BITS, LOG2_WARP, THREADS, amax_of_warps, bits_of
+from .quantize import CODE_BITS, LOG2_WARP, THREADS, amax_of_warps, bits_of, may_have_bits
 from .row_makers import GatedRows, NormedRows, RowMaker, RowNumbers
 from .views import AnyFloats, flat_of
 
@@ -194,8 +195,10 @@ def _quantize_e4m3_row[
         flat_of(to)[num_pairs + thread] = bits.cast[DType.uint8]()
 
 
-def norm_quantize[is_nvidia: Bool = True](given: NormQuantizeCall, mut queue: Some[Queue]) raises:
-    """Quantizes rows behind a norm."""
+def norm_quantize[
+    is_nvidia: Bool = True, known: Int = ANY
+](given: NormQuantizeCall, mut queue: Some[Queue]) raises:
+    """Quantizes rows behind a norm; kernels are those of a `known` format's bits, or of any."""
     var call, norm = given.call, given.norm
     var float_bytes = bytes_of(call.dtype)
     var of_weights = Int(FLOAT32) if norm.weights_are_float else call.dtype
@@ -229,11 +232,13 @@ def norm_quantize[is_nvidia: Bool = True](given: NormQuantizeCall, mut queue: So
                     eps=norm.eps,
                     inv_k=norm.inv_k,
                 )
-                _launch(maker, call, is_aligned, queue)
+                _launch[known](maker, call, is_aligned, queue)
 
 
-def gate_quantize[is_nvidia: Bool = True](given: GateQuantizeCall, mut queue: Some[Queue]) raises:
-    """Quantizes hidden numbers of gates and ups."""
+def gate_quantize[
+    is_nvidia: Bool = True, known: Int = ANY
+](given: GateQuantizeCall, mut queue: Some[Queue]) raises:
+    """Quantizes hidden numbers of gates and ups, likewise."""
     var call, gate = given.call, given.gate
     var strides = (call.row_stride | given.up_stride) * bytes_of(call.dtype)
     var is_aligned = (call.values | given.ups | strides) % VECTOR_BYTES == 0
@@ -249,7 +254,7 @@ def gate_quantize[is_nvidia: Bool = True](given: GateQuantizeCall, mut queue: So
                     limit=gate.limit,
                     alpha=gate.alpha,
                 )
-                _launch(maker, call, is_aligned, queue)
+                _launch[known](maker, call, is_aligned, queue)
 
 
 def _floats(address: Int, row_stride: Int, dtype: Int) -> AnyFloats:
@@ -257,14 +262,15 @@ def _floats(address: Int, row_stride: Int, dtype: Int) -> AnyFloats:
 
 
 def _launch[
-    Maker: RowMaker
+    Maker: RowMaker, //, known: Int
 ](maker: Maker, call: QuantizeCall, is_aligned: Bool, mut queue: Some[Queue]) raises:
     """Launches an instance of `quantize_made`."""
     var code_bits = bits_of(call.format)
     comptime for bits in CODE_BITS:
         # Unaligned rows are none of bfloat16's kernels'.
         comptime for aligned in [True, False]:
-            comptime if aligned or Maker.MADE == DType.float32:
+            comptime is_known = may_have_bits(known, bits)
+            comptime if is_known and (aligned or Maker.MADE == DType.float32):
                 if code_bits == bits and is_aligned == aligned:
                     var groups = call.rows
                     if has_float_scales(call.format):

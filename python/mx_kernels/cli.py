@@ -79,6 +79,7 @@ def main(
 VARIABLES = (
     "MX_KERNELS_CACHE", "MX_KERNELS_CPU", "MX_KERNELS_NATIVE", "MX_KERNELS_PLANS",
     "MX_KERNELS_GPU", "MX_KERNELS_CUDA_PLAN", "MX_KERNELS_ACTIVATIONS", "MX_KERNELS_FORMAT",
+    "MX_KERNELS_REST",
 )  # fmt: skip
 """Environment variables of ours; docs/pages/install.md says what each names."""
 LIBRARIES = ("torch", "numpy", "ml_dtypes", "transformers", "vllm", "gguf")

@@ -121,6 +121,7 @@ ARTEFACTS = (
     graph("max_graph/first", script="cases", arguments=("first",)),
     graph("max_graph/others", script="cases", arguments=("others",), deep=True),
     graph("max_graph/experts", "max_graph/test_experts", deep=True),
+    graph("max_graph/fused", deep=True),
     graph("max_graph/gpt_oss", "max_graph/test_gpt_oss", deep=True, example="max_gpt_oss_layer"),
     graph("max_graph/gfx950", deep=True, without=("hopper",)),
     graph(

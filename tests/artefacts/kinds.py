@@ -93,7 +93,7 @@ def executable(name: str, *tests: str, deep: bool = False) -> Artefact:
 
 CPU_GRAPHS_ARE_WITHOUT = ("cdna4", "hopper", "simt")
 """The folders of kernels for GPUs."""
-OPS = ("mojo_kernels/bindings/max_ops.mojo", "mojo_kernels/bindings/max_experts.mojo")
+OPS = tuple(f"mojo_kernels/bindings/max_{room}.mojo" for room in ("ops", "experts", "fused"))
 IMPORTED = re.compile(r"^ *from (tests\.\S+) import", re.MULTILINE)
 GRAPHS_ARE_OF = (
     "max_graph",

@@ -11,7 +11,16 @@ from max.graph import DeviceRef
 
 import mx_kernels as mx
 from tests import artefacts
-from tests.max_graph.graphs.layer import SLOTS, E, K, experts, float_scaled, graph_on, operands
+from tests.max_graph.graphs.layer import (
+    SLOTS,
+    E,
+    K,
+    experts,
+    float_scaled,
+    graph_on,
+    norm,
+    operands,
+)
 
 
 @pytest.mark.deep
@@ -25,7 +34,7 @@ from tests.max_graph.graphs.layer import SLOTS, E, K, experts, float_scaled, gra
 def test_a_graph_for_nvidia_compiles_without_one(architecture, kernels):
     mef = artefacts.path(f"max_graph/{architecture}").read_bytes()
     # The platform shortens and numbers the names of kernels; machine code is assembled already.
-    for name in (*kernels, b"simt_quantize", b"simt_experts"):
+    for name in (*kernels, b"simt_quantize", b"simt_prologue", b"simt_experts"):
         assert b"mojo_kernels_" + name in mef
     assert f"-arch {architecture} ".encode() in mef
 
@@ -53,3 +62,8 @@ def test_a_graph_gives_the_bits_of_torch_on_the_same_device():
         assert torch.equal(got[4], mx.moe(x, gate_up, down, *routing, activations="mxfp4"))
         assert torch.equal(got[5], mx.grouped_linear(x, gate_up, sizes, activations="bf16"))
         assert torch.equal(got[6], mx.linear(x, blocks, activations="fp8_block"))
+        normed, stream = mx.rms_norm_quantize(x, norm().to("cuda"), residual=x, format="mxint8")
+        hidden = mx.gate_quantize(x, x, format="mxfp8")
+        for made, expected in zip(got[7:10], (normed.codes, stream, hidden.codes), strict=True):
+            assert torch.equal(made, expected)
+        assert torch.equal(got[10], mx.matmul(mx.quantize(torch.stack([x] * E)), gate_up))

@@ -111,6 +111,17 @@ def test_a_layer_of_experts_is_made_of_our_kernels(compiled):
 
 
 @pytest.mark.deep
+def test_norms_and_gates_are_quantized_by_the_portable_kernel(compiled):
+    names = {
+        name
+        for program in device_programs(compiled)
+        for name in re.findall(rb"mojo_kernels_simt_prologue\w+", program)
+    }
+    # Of each width of codes, rows on whole vectors and others.
+    assert len(names) == 2 * 2, names
+
+
+@pytest.mark.deep
 def test_the_example_of_gpt_oss_leaves_its_experts_to_our_op():
     built = kinds.run_script(GRAPHS / "gpt_oss.py", "gfx950")
     assert built.count("mx_moe") == 2, "a layer each"

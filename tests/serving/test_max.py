@@ -8,6 +8,7 @@ A model is compiled once, in some minutes, and kept: the other starts are second
 
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -23,7 +24,7 @@ import transformers as tf
 import mx_kernels as mx
 from bench import minilm
 from bench.serving.environment import ROOT, environment, python_with_max, said
-from mx_kernels.integrations import ACTIVATIONS
+from mx_kernels.integrations import ACTIVATIONS, REST
 from mx_kernels.integrations.transformers import from_pretrained
 from tests.serving.generate import resident_bytes
 from tests.serving.max_models import ALIKE, MODELS, NEW, PROMPTS, write_models
@@ -38,6 +39,10 @@ ABORTED = 1
 """The exit status of a command of click's after SIGINT, of which it says that it aborted."""
 MOVED = 0.05
 """Of what logits vary by: what a code that moved may change them by."""
+EXACT = 1e-4
+"""The same where no code has moved."""
+RESTS = {"llama": "mxint8", "qwen3": "mxint8", "gpt-oss": "mxint8"}
+"""What is left of some as floats is quantized to: a head, a tied one, and attention too."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +62,7 @@ def folder(tmp_path_factory):
 
 def generated(python, folder, name, **flags):
     """Returns tokens and logits of MAX, and the seconds that it took to start."""
-    out = folder / "out" / "-".join((name, *flags))
+    out = folder / "out" / "-".join((name + os.environ.get(REST, ""), *flags))
     job = {"folder": str(folder / name), "out": str(out), "prompts": PROMPTS, "new": NEW}
     with Limit.of(BUILD_SECONDS):
         said([python, WORKER, json.dumps(job | {"flags": flags})])
@@ -65,12 +70,14 @@ def generated(python, folder, name, **flags):
     return found["tokens"], np.load(out / "logits.npy"), found["start_seconds"]
 
 
-def reference(source: Path):
+def reference(source: Path, rest: str | None = None):
     """Returns a model of transformers with our layers."""
+    options = {"activations": "mxint8"}
     if "quantization_config" in json.loads((source / "config.json").read_text()):
-        return from_pretrained(source, activations="mxint8", dtype=torch.float32)
+        return from_pretrained(source, rest=rest, dtype=torch.float32, **options)
     model = tf.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    return mx.convert(model, activations="mxint8")
+    model = mx.convert(model, **options)
+    return mx.convert(model, format=rest, include="lm_head", **options) if rest else model
 
 
 def expected(model, prompt: list[int]):
@@ -91,7 +98,7 @@ def kept(python, folder, name) -> dict[str, str]:
     They are compiled at the first call.
     """
     graphs = "llama" if name in ALIKE else name
-    mefs = folder / f"{graphs}-mefs"
+    mefs = folder / f"{graphs}{os.environ.get(REST, '')}-mefs"
     if not mefs.exists():
         generated(python, folder, graphs, export_mefs=str(mefs))
     return {"precompiled_mefs": str(mefs)}
@@ -107,6 +114,26 @@ def test_max_generates_what_transformers_does(python, folder, monkeypatch, name)
         assert np.abs(values - theirs).max() <= MOVED * theirs.std()
         assert own == wanted
     assert len({tuple(own) for own in tokens}) > 1
+
+
+@pytest.mark.parametrize("name", RESTS)
+def test_what_is_left_as_floats_is_quantized_as_transformers_has_it(
+    python, folder, monkeypatch, name
+):
+    monkeypatch.setenv(ACTIVATIONS, "mxint8")
+    monkeypatch.setenv(REST, RESTS[name])
+    tokens, logits, _ = generated(python, folder, name, **kept(python, folder, name))
+    model, floats = reference(folder / name, RESTS[name]), reference(folder / name)
+    least = []
+    for prompt, own, values in zip(PROMPTS, tokens, logits, strict=True):
+        wanted, theirs = expected(model, prompt)
+        off = np.abs(values - theirs).max(-1) / theirs.std()
+        assert off.max() <= MOVED
+        assert own == wanted
+        left = np.abs(values[0] - expected(floats, prompt)[1][0]).max() / theirs.std()
+        least.append((off.min(), left))
+    off, left = np.array(least).T
+    assert off.min() <= EXACT and left.min() > 10 * EXACT, "heads of floats are no nearer"
 
 
 def test_a_second_start_compiles_nothing(python, folder, monkeypatch):

@@ -87,8 +87,6 @@ def check_norm(x: Array, weight, bias, residual, options: NormOptions) -> None:
                 f"{name}: got shape {show(array.shape)}, expected [{k}], a number for each element "
                 "of a row"
             )
-    if bias is not None and weight is None:
-        raise ValueError("bias: got one without a weight, expected both; torch.ones is a weight")
     if residual is not None:
         check_floats(residual, "residual")
         check_together("residual", residual, "x", x)
@@ -98,6 +96,13 @@ def check_norm(x: Array, weight, bias, residual, options: NormOptions) -> None:
             raise ValueError(
                 f"residual: got {' '.join(got)}, expected {' '.join(expected)}, what x is"
             )
+    check_norm_numbers(options, has_weight=weight is not None, has_bias=bias is not None)
+
+
+def check_norm_numbers(options: NormOptions, *, has_weight: bool, has_bias: bool) -> None:
+    """Checks what a norm is told beside arrays."""
+    if has_bias and not has_weight:
+        raise ValueError("bias: got one without a weight, expected both; torch.ones is a weight")
     _, eps, offset, rounds = options
     for name, number in (("eps", eps), ("weight_offset", offset)):
         if isinstance(number, bool) or not isinstance(number, Real):
@@ -106,7 +111,7 @@ def check_norm(x: Array, weight, bias, residual, options: NormOptions) -> None:
         raise ValueError(f"eps: got {eps}, expected a number that is not negative")
     if not math.isfinite(offset):
         raise ValueError(f"weight_offset: got {offset}, expected a finite number")
-    if offset and weight is None:
+    if offset and not has_weight:
         raise ValueError(f"weight_offset: got {offset} without a weight, expected 0")
     if rounds not in ROUNDS:
         raise ValueError(f"rounds: got {rounds!r}, expected {' or '.join(map(repr, ROUNDS))}")

@@ -14,3 +14,5 @@ None of these libraries is imported before it is asked for.
 
 ACTIVATIONS = "MX_KERNELS_ACTIVATIONS"
 """The variable that names what activations are multiplied as where another program serves."""
+REST = "MX_KERNELS_REST"
+"""The variable that names what MAX's pipelines quantize linear layers to that are floats yet."""

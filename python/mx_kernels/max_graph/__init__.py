@@ -19,6 +19,7 @@ tensors on the CPU.
         values.py       codes and scales of a graph
         products.py     quantize, dequantize, matmul, linear
         experts.py      grouped_linear, moe
+        fused.py        rms_norm_quantize, layer_norm_quantize, gate_quantize, mlp
         checks.py       what can be checked while a graph is built
         calls.py        how a call becomes a custom op
         files.py        the library of the ops; graphs as files
@@ -26,6 +27,12 @@ tensors on the CPU.
 
 from mx_kernels.max_graph.experts import grouped_linear, moe
 from mx_kernels.max_graph.files import export, library, library_build, load
+from mx_kernels.max_graph.fused import (
+    gate_quantize,
+    layer_norm_quantize,
+    mlp,
+    rms_norm_quantize,
+)
 from mx_kernels.max_graph.products import dequantize, linear, matmul, quantize
 from mx_kernels.max_graph.values import MXValue, constant
 
@@ -34,12 +41,16 @@ __all__ = [
     "constant",
     "dequantize",
     "export",
+    "gate_quantize",
     "grouped_linear",
+    "layer_norm_quantize",
     "library",
     "library_build",
     "linear",
     "load",
     "matmul",
+    "mlp",
     "moe",
     "quantize",
+    "rms_norm_quantize",
 ]

@@ -55,11 +55,7 @@ def bias_of(
         nothing = np.zeros([0] * len(w.lead), np.float32)
         return ops.constant(nothing, DType.float32, w.device)
     if not isinstance(bias, TensorValue):
-        kind = kind_of(bias, name)
-        check_floats(bias, name)
-        wide = in_memory(bias.detach()).cpu().float().numpy() if kind == "torch" else bias
-        wide = np.ascontiguousarray(wide, dtype=np.float32)
-        bias = ops.constant(wide, DType.float32, w.device)
+        bias = ops.constant(as_float32(bias, name), DType.float32, w.device)
     check_value(bias, name)
     check_device(bias, name, w.device, weights)
     if bias.dtype.name not in facts().dtypes:
@@ -72,6 +68,14 @@ def bias_of(
             f"row of the {weights}"
         )
     return bias if bias.dtype == DType.float32 else ops.cast(bias, DType.float32)
+
+
+def as_float32(floats: Array, name: str) -> np.ndarray:
+    """Returns floats in memory, widened, as constants of a graph take them."""
+    kind = kind_of(floats, name)
+    check_floats(floats, name)
+    wide = in_memory(floats.detach()).cpu().float().numpy() if kind == "torch" else floats
+    return np.ascontiguousarray(wide, dtype=np.float32)
 
 
 def folded(value: TensorValue) -> TensorValue:

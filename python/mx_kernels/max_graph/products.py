@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from max.dtype import DType
 from max.graph import TensorValue, ops
 
@@ -14,6 +16,7 @@ from mx_kernels.max_graph.calls import (
     bias_of,
     call,
     folded,
+    number,
     parts_of,
     row_count,
     type_of,
@@ -21,6 +24,7 @@ from mx_kernels.max_graph.calls import (
     with_scales_a_row,
 )
 from mx_kernels.max_graph.checks import (
+    CDNA4,
     CPU_REF,
     asked_or_best,
     check_floats,
@@ -31,7 +35,7 @@ from mx_kernels.max_graph.checks import (
     plain_scales,
     scale_dtype,
 )
-from mx_kernels.max_graph.values import MXValue, as_value, check_weights
+from mx_kernels.max_graph.values import MXValue, as_value, check_operands, check_weights
 from mx_kernels.tensor import MXTensor
 
 
@@ -96,6 +100,9 @@ def matmul(
 ) -> TensorValue:
     """Multiplies quantized tensors: a @ b.T + bias as [..., N], as `mx_kernels.matmul` does.
 
+    Where b has more axes than two, each matrix of a [..., M, K] is multiplied by its own; leading
+    axes of b are known, M may be symbolic.
+
     Raises:
         TypeError: if an operand is neither an MXValue nor an MXTensor.
         ValueError: if shapes or layouts do not fit together.
@@ -108,6 +115,8 @@ def matmul(
             "preshuffled; unshuffle the MXTensor first"
         )
     a = with_scales_a_row(a)
+    if len(b.lead) > 1:
+        return _many(a, b, out_dtype, bias)
     check_weights(b, "b", a.k, "a", a.device)
     check_formats(a.codes, "formats", a.format, b.format)
     codes, scales, _ = parts_of(a)
@@ -115,6 +124,30 @@ def matmul(
     names = {"left_format": a.format, "right_format": b.format, "layout": b.layout}
     out = call("mx_matmul", operands, codes.shape[0], b.lead[0], out_dtype, **names)
     return unfolded(out, a.lead)
+
+
+def _many(
+    a: MXValue, b: MXValue, out_dtype: FloatType | DType, bias: TensorValue | Array | None
+) -> TensorValue:
+    """Multiplies matrices by matrices: the grouped product, of groups as large as each other."""
+    check_operands(b, "b", a.k, "a", a.device)
+    if a.lead[:-1] != b.lead[:-1] or is_on_cdna4(a.codes):
+        where = f" on {CDNA4}" if is_on_cdna4(a.codes) else ""
+        raise ValueError(
+            f"a and b: got {show(a.shape)} and {show(b.shape)}{where}, expected the same leading "
+            "axes, a matrix [M, K] for each [N, K], on a CPU or an NVIDIA GPU"
+        )
+    count, (*_, m), n = math.prod(map(int, b.lead[:-1])), a.lead, b.lead[-1]
+    addend = bias_of(bias, b)
+    addend = ops.reshape(addend, [0, 0] if bias is None else [count, n])
+    codes, scales, _ = parts_of(a)
+    of_b = (ops.reshape(part, [count, *part.shape[-2:]]) for part in (b.codes, b.scales))
+    sizes = ops.broadcast_to(ops.cast(number(m), DType.int32), [count])
+    sizes = sizes if a.device == CPU_REF else ops.transfer_to(sizes, a.device)
+    operands = [codes, scales, *of_b, number(n), sizes, addend]
+    names = {"left_format": a.format, "right_format": b.format, "layout": b.layout}
+    out = call("mx_grouped_matmul", operands, codes.shape[0], n, out_dtype, **names)
+    return ops.reshape(out, [*a.lead, n])
 
 
 @renamed(rounding="scale_rule")

@@ -62,6 +62,7 @@ WEIGHTS = {
 }
 """Sizes, and where scales do not cover their usual range the smallest and the largest."""
 BIASES = {dtype: torch_of(100 * _rng.standard_normal(N), dtype) for dtype in DTYPES}
+NORM = torch.linspace(-1, 2, K)
 SUBNORMAL_BIAS = torch.full((N,), 1e-42)
 
 
@@ -185,12 +186,18 @@ CASES = {
     "input-weights": lambda route, i: route.ops.matmul(
         route.ops.quantize(i["bfloat16"], scale_rule="rceil"), route.value(i["codes"], i["scales"])
     ),
+    "norm": lambda route, i: (
+        route.ops.rms_norm_quantize(i["nested"], NORM, residual=i["nested"], format="mxint8")[
+            0
+        ].codes
+    ),
+    "gate": lambda route, i: route.ops.gate_quantize(i["wide"]).codes,
     "codes": lambda route, i: route.ops.quantize(i["float16"]).codes,
     "scales": lambda route, i: route.ops.quantize(i["float16"]).scales,
 }
 
 
-FIRST = ["mlp-bfloat16-plain", "input-weights", "nested-quantized", "subnormal"]
+FIRST = ["mlp-bfloat16-plain", "input-weights", "nested-quantized", "subnormal", "norm", "gate"]
 """Each op: a product takes the compiler some ten seconds."""
 GRAPHS = {"first": FIRST, "others": [case for case in CASES if case not in FIRST]}
 """Cases by graph."""

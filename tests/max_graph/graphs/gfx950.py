@@ -69,7 +69,10 @@ def export(path: str) -> None:
             max_graph.moe(x, *experts(), ids, shares, activations=name)
             for name in ("bf16", "mxfp6")
         )
-        graph.output(fused, max_graph.matmul(codes, w, out_dtype="float32"), *others, *layers)
+        normed, stream = max_graph.rms_norm_quantize(x, residual=x)
+        made = normed.codes, stream, max_graph.gate_quantize(x, x, format="mxfp6").codes
+        product = max_graph.matmul(codes, w, out_dtype="float32")
+        graph.output(fused, product, *others, *layers, *made)
     max_graph.export(graph, path, device=Accelerator())
 
 

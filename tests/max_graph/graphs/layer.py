@@ -14,7 +14,7 @@ from max.driver import (
     set_virtual_device_target_arch,
 )
 from max.dtype import DType
-from max.graph import DeviceRef, Graph, TensorType
+from max.graph import DeviceRef, Graph, TensorType, ops
 
 import mx_kernels as mx
 from mx_kernels import max_graph
@@ -45,6 +45,11 @@ def experts():
     return gate_up.preshuffle(device="cuda"), down
 
 
+def norm():
+    """Returns the weight of a norm, on the CPU."""
+    return torch.linspace(0.5, 2, K, device="cpu")
+
+
 def graph_on(device, *, few: bool = False) -> Graph:
     """Returns a graph of every op on a device, or of some that have kernels of all rooms."""
     w, other, bias = operands()
@@ -58,12 +63,18 @@ def graph_on(device, *, few: bool = False) -> Graph:
     with Graph("layer", input_types=types, custom_extensions=library) as graph:
         x, ids, counts, sizes = (value.tensor for value in graph.inputs)
         codes = max_graph.quantize(x, scale_rule="rceil")
+        normed, stream = max_graph.rms_norm_quantize(x, norm(), residual=x, format="mxint8")
+        hidden = max_graph.gate_quantize(x, x, format="mxfp8")
+        matrices = max_graph.quantize(ops.stack([x] * E))
+        many = max_graph.matmul(matrices, experts()[0])
+        made = normed.codes, stream, hidden.codes, many
         if few:
             graph.output(
                 codes.codes,
                 max_graph.linear(x, w, bias=bias, activations="mxfp4"),
                 max_graph.linear(x, other, activations="bf16"),
                 max_graph.moe(x, *experts(), ids, counts, activations="mxfp4"),
+                *made,
             )
             return graph
         graph.output(
@@ -74,6 +85,7 @@ def graph_on(device, *, few: bool = False) -> Graph:
             max_graph.moe(x, *experts(), ids, counts, activations="mxfp4"),
             max_graph.grouped_linear(x, experts()[0], sizes, activations="bf16"),
             max_graph.linear(x, float_scaled(), activations="fp8_block"),
+            *made,
         )
     return graph
 

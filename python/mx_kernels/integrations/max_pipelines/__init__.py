@@ -14,7 +14,8 @@ bits. All else is MAX's own: embeddings, norms, attention, the KV cache, samplin
 
 MX_KERNELS_ACTIVATIONS names what activations are multiplied as. Without it they are what the
 checkpoint says, or what the device is best at. MX_KERNELS_FORMAT names what floats are quantized
-to, MXFP4 without it.
+to, MXFP4 without it. MX_KERNELS_REST names what output heads, tied ones too, and other linear
+layers become that are floats otherwise.
 """
 
 from __future__ import annotations

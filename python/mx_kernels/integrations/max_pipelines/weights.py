@@ -8,7 +8,8 @@
     layers.0.self_attn.qkv_proj.weight.scales
 
 What is in a checkpoint is told by `checkpoints`. Which floats are quantized is what
-`checkpoints.convert` says, and experts.
+`checkpoints.convert` says, and experts; those that are left, if a format is named for them, are the
+output head, and of a checkpoint that is quantized already the linear layers that are not.
 """
 
 from __future__ import annotations
@@ -35,15 +36,19 @@ from mx_kernels._core.checks import format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT, facts, weights_format
 from mx_kernels.checkpoints.converting import Axes, to_quantize
 from mx_kernels.checkpoints.files import Checkpoint, Part, let_go, open_model
+from mx_kernels.checkpoints.floats import kept
 from mx_kernels.checkpoints.forms import FLOATS, Parameter, plan, warn_of_floats
 from mx_kernels.checkpoints.joining import Joined, join, joined
 from mx_kernels.checkpoints.scales import Meaning
+from mx_kernels.integrations import REST
 from mx_kernels.tensor import MXTensor
 
 FORMAT = "MX_KERNELS_FORMAT"
 """The variable that names what floats are quantized to."""
 DEFAULT_ENCODING = "float32"
 """What MAX calls models whose floats are float32, as all are on its CPUs."""
+HEAD = "lm_head.weight"
+EMBEDDING = "embed_tokens.weight"
 PREFIX = "model."
 """What names begin with in files, and not here."""
 ROWS = {
@@ -97,7 +102,7 @@ def parameters_of(checkpoint: Checkpoint) -> list[Parameter]:
     """Returns what a checkpoint becomes, which has not been read; see the module.
 
     Raises:
-        ValueError: as `plan` does, or if the variable names no format.
+        ValueError: as `plan` does; if a variable names no format, or a rest and there is none.
     """
     parameters = plan(checkpoint)
     warn_of_floats(parameters, checkpoint.where)
@@ -106,9 +111,9 @@ def parameters_of(checkpoint: Checkpoint) -> list[Parameter]:
         tell = Axes(checkpoint.config)
         found = to_quantize(parameters, format, (), (), tell)
         found |= {it.name: tell.right(it) for it in parameters if EXPERTS.search(it.name)}
-        parameters = [
-            _quantized(found[it.name], format) if it.name in found else it for it in parameters
-        ]
+        parameters = _with_quantized(parameters, found, format)
+    if rest := os.environ.get(REST):
+        parameters = _with_quantized(*_rest(checkpoint, parameters, rest))
     parameters = joined(checkpoint, parameters)
     parameters = [replace(it, name=it.name.removeprefix(PREFIX)) for it in parameters]
     return _with_rows_joined(parameters)
@@ -139,6 +144,43 @@ class _Once:
             let_go(floats)
             self.made = {"codes": q.codes, "scales": q.scales}
         return self.made.pop(name)
+
+
+def _rest(
+    checkpoint: Checkpoint, parameters: list[Parameter], format: str
+) -> tuple[list[Parameter], dict[str, Parameter], str]:
+    """Returns parameters, those of linear layers that are floats yet, and what these become.
+
+    A head that is tied to the embeddings is one more weight: the rows that tokens look up stay.
+
+    Raises:
+        ValueError: if there are none, or the variable names no format.
+    """
+    block = format_named(format).k_multiple
+    format = weights_format(format)
+    if all(it.name != HEAD for it in parameters):
+        tied = (it for it in parameters if it.name.removeprefix(PREFIX) == EMBEDDING)
+        parameters = [*parameters, *(replace(it, name=HEAD) for it in tied)]
+    stay = kept(it.name for it in parameters) - {HEAD}
+    found = {
+        it.name: it
+        for it in parameters
+        if not it.meaning and it.name.endswith(".weight") and it.name not in stay
+        if len(it.shape) == 2 and it.shape[-1] % block == 0
+    }
+    if not found:
+        raise ValueError(
+            f"{REST}: got {format!r}, expected none: {checkpoint.where} has no linear layers that "
+            "are floats without it"
+        )
+    return parameters, found, format
+
+
+def _with_quantized(
+    parameters: list[Parameter], found: Mapping[str, Parameter], format: str
+) -> list[Parameter]:
+    """Returns parameters, those found as codes and scales that have not been made."""
+    return [_quantized(found[it.name], format) if it.name in found else it for it in parameters]
 
 
 def _quantized(it: Parameter, format: str) -> Parameter:
