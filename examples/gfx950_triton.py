@@ -3,8 +3,8 @@
     python examples/gfx950_triton.py [TIMELINE.png]
 
 Where Triton is installed the kernel below is compiled; elsewhere `gfx950_triton.s` is read, which
-is what Triton 3.9.0 made of it. Neither needs a GPU. A Gluon kernel goes the same way, with
-`triton.experimental.gluon.jit`.
+is what Triton 3.9.0 made of it. Neither needs a GPU. A kernel of Gluon goes the same way, by
+`GluonASTSource`.
 """
 
 import sys
