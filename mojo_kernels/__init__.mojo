@@ -265,7 +265,7 @@ Hopper's builds on the room of any GPU.
         ptx.mojo              the same module, which also says what a device would be told
         max_ops.mojo          MAX custom ops
         max_experts.mojo      the same for experts
-        max_fused.mojo        the same for norms and gates to codes
+        max_fused.mojo        the same for norms and gates
         max_attention.mojo    the same for attention over MAX's cache
         max_tensors.mojo      tensors of a graph as operands
         names.mojo            names in a graph, as positions in the tables

@@ -87,8 +87,8 @@ THEIRS = {"custom_architectures": []}
 OURS = System("mx_kernels", 150)
 OURS_WHOLE = replace(OURS, name="mx_kernels, rest MXINT8", rest=REST)
 FLOATS = System("MAX float32", 120, THEIRS, "float32")
-HALVES = System("MAX bfloat16", 5, THEIRS | {"quantization_encoding": "bfloat16"}, "bfloat16")
-Q4_K = System("MAX q4_k", 300, THEIRS | {"quantization_encoding": "q4_k"}, "q4_k")
+HALVES = System("MAX bfloat16", 15, THEIRS | {"quantization_encoding": "bfloat16"}, "bfloat16")
+Q4_K = System("MAX q4_k", 780, THEIRS | {"quantization_encoding": "q4_k"}, "q4_k")
 SYSTEMS = (OURS, OURS_WHOLE, FLOATS, HALVES, Q4_K)
 OF_EXPERTS = (OURS, OURS_WHOLE, HALVES)
 """Of gpt-oss, which MAX has in bfloat16 and in MXFP4 on GPUs."""
@@ -209,7 +209,8 @@ def _started(python: Path, model: str, system: System, kept: str) -> Path:
     try:
         said([str(python), str(WORKER), json.dumps(job)], timeout=FAILED_S)
     except (AssertionError, subprocess.TimeoutExpired) as error:
-        why = " ".join(str(error).split())[-WORDS:]
+        lines = str(error).split("\n")
+        why = next((line for line in reversed(lines) if "Error: " in line), lines[-1])[-WORDS:]
         (folder / "failure.txt").write_text(why)
         raise RuntimeError(why) from error
     return folder / "found.json"
