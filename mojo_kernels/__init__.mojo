@@ -132,6 +132,9 @@ Hopper's builds on the room of any GPU.
         prepare/              operands made ready by launches of their own
             quantize.mojo         rows to blocks of MX formats, and the launch
             float_scales.mojo     blocks with float scales
+            norms.mojo            rows behind a norm, which stay in registers
+            gates.mojo            hidden numbers of gates and ups
+            chunks.mojo           what lanes load, encode and store of such rows
             order.mojo            rows of groups by tiles
         epilogue/             from sums to memory
             target.mojo           C: bias, rounding, store, in whole sectors of memory

@@ -27,6 +27,8 @@ from mojo_kernels.bindings.protocol import (
     read_relayout,
     unknown,
 )
+from mojo_kernels.cdna4.prepare.gates import quantize_gate
+from mojo_kernels.cdna4.prepare.norms import quantize_norm
 from mojo_kernels.cdna4.prepare.quantize import QuantizeKernel, quantizes_to
 from mojo_kernels.launch.hip_queue import Hip, HipDevice, HipQueue
 from mojo_kernels.launch.queue import device_pointer
@@ -34,7 +36,7 @@ from mojo_kernels.numbers.floats import FLOAT_TYPES
 from mojo_kernels.numbers.formats import FORMATS
 from mojo_kernels.numbers.rounding import Rounding
 from mojo_kernels.simt.copy import copy_rows
-from mojo_kernels.simt.prologue import gate_quantize, norm_quantize
+from mojo_kernels.simt.prologue import gate_quantize, is_aligned, norm_quantize
 from mojo_kernels.simt.quantize import THREADS, dequantize, relayout
 from mojo_kernels.launch.grid import Grid
 
@@ -103,7 +105,8 @@ def py_norm_quantize(arguments: PythonObject) raises:
     var args = Arguments(arguments)
     var call = read_norm_quantize(args)
     var queue = hip_queue(args)
-    norm_quantize[is_nvidia=False](call, queue)
+    if not is_aligned(call) or not quantize_norm(call, queue):
+        norm_quantize[is_nvidia=False](call, queue)
 
 
 def py_gate_quantize(arguments: PythonObject) raises:
@@ -111,7 +114,8 @@ def py_gate_quantize(arguments: PythonObject) raises:
     var args = Arguments(arguments)
     var call = read_gate_quantize(args)
     var queue = hip_queue(args)
-    gate_quantize[is_nvidia=False](call, queue)
+    if not is_aligned(call) or not quantize_gate(call, queue):
+        gate_quantize[is_nvidia=False](call, queue)
 
 
 def py_dequantize(arguments: PythonObject) raises:

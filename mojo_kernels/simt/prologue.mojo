@@ -195,17 +195,29 @@ def _quantize_e4m3_row[
         flat_of(to)[num_pairs + thread] = bits.cast[DType.uint8]()
 
 
+def is_aligned(given: NormQuantizeCall) -> Bool:
+    """Says whether rows, weights and sums can be read and written 16 bytes at a time."""
+    var call, norm = given.call, given.norm
+    var float_bytes = bytes_of(call.dtype)
+    var all = call.values | call.row_stride * float_bytes | norm.weight | norm.bias
+    all |= norm.residual | norm.residual_stride * float_bytes | norm.stream
+    return all % VECTOR_BYTES == 0
+
+
+def is_aligned(given: GateQuantizeCall) -> Bool:
+    """Says whether gates and ups can be read 16 bytes at a time."""
+    var strides = (given.call.row_stride | given.up_stride) * bytes_of(given.call.dtype)
+    return (given.call.values | given.ups | strides) % VECTOR_BYTES == 0
+
+
 def norm_quantize[
     is_nvidia: Bool = True, known: Int = ANY
 ](given: NormQuantizeCall, mut queue: Some[Queue]) raises:
     """Quantizes rows behind a norm; kernels are those of a `known` format's bits, or of any."""
     var call, norm = given.call, given.norm
-    var float_bytes = bytes_of(call.dtype)
     var of_weights = Int(FLOAT32) if norm.weights_are_float else call.dtype
-    var all = call.values | call.row_stride * float_bytes | norm.weight | norm.bias
-    all |= norm.residual | norm.residual_stride * float_bytes | norm.stream
-    var is_aligned = all % VECTOR_BYTES == 0
-    var is_made = is_nvidia and norm.rounds != Rounds.NONE and is_aligned
+    var aligned = is_aligned(given)
+    var is_made = is_nvidia and norm.rounds != Rounds.NONE and aligned
     is_made = is_made and Int32(call.dtype) == BFLOAT16
     comptime for made in MADE:
         comptime if is_nvidia or made == DType.float32:
@@ -232,7 +244,7 @@ def norm_quantize[
                     eps=norm.eps,
                     inv_k=norm.inv_k,
                 )
-                _launch[known](maker, call, is_aligned, queue)
+                _launch[known](maker, call, aligned, queue)
 
 
 def gate_quantize[
@@ -240,9 +252,8 @@ def gate_quantize[
 ](given: GateQuantizeCall, mut queue: Some[Queue]) raises:
     """Quantizes hidden numbers of gates and ups, likewise."""
     var call, gate = given.call, given.gate
-    var strides = (call.row_stride | given.up_stride) * bytes_of(call.dtype)
-    var is_aligned = (call.values | given.ups | strides) % VECTOR_BYTES == 0
-    var is_made = is_nvidia and is_aligned and Int32(call.dtype) == BFLOAT16
+    var aligned = is_aligned(given)
+    var is_made = is_nvidia and aligned and Int32(call.dtype) == BFLOAT16
     is_made = is_made and gate.is_usual() and gate.has_quotients()
     comptime for made in MADE:
         comptime if is_nvidia or made == DType.float32:
@@ -254,7 +265,7 @@ def gate_quantize[
                     limit=gate.limit,
                     alpha=gate.alpha,
                 )
-                _launch[known](maker, call, is_aligned, queue)
+                _launch[known](maker, call, aligned, queue)
 
 
 def _floats(address: Int, row_stride: Int, dtype: Int) -> AnyFloats:

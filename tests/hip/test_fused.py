@@ -1,4 +1,4 @@
-"""Norms and gates to codes on gfx950 through HIP: the portable kernel, on waves of 64 lanes.
+"""Norms and gates to codes on gfx950 through HIP: kernels of its own, or the portable one.
 
 As in `test_ops`, a stand-in for the runtime, the simulator for the GPU: nothing here ran on one.
 """
@@ -51,12 +51,37 @@ def test_a_layer_norm_gives_the_codes_of_its_definition(gpu, rng, rounds):
     assert_quantized(q, normed, "mxfp4", "rceil")
 
 
+@pytest.mark.parametrize("fmt", ["mxfp4", "mxfp8", "fp8"])
+@pytest.mark.parametrize(
+    "dtype, of_weight, k", [(BF16, BF16, 7200), (F16, F32, 2080), (F32, F32, 4128)]
+)
+def test_a_row_of_several_waves_gives_the_codes_of_its_definition(
+    gpu, rng, dtype, of_weight, k, fmt
+):
+    x, (weight,) = floats(rng, (2, k), dtype), floats(rng, (1, k), of_weight)
+    q = mx.rms_norm_quantize(x, weight, format=fmt)
+    named = str(dtype).removeprefix("torch.")
+    assert_quantized(q, oracle.norm(values_of(x), values_of(weight), dtype=named), fmt)
+
+
+@pytest.mark.deep
+def test_a_workgroup_has_row_after_row(gpu, rng):
+    x, (weight,) = floats(rng, (4100, 64)), floats(rng, (1, 64))
+    q = mx.rms_norm_quantize(x, weight, format="mxfp4")
+    assert_quantized(q, oracle.norm(values_of(x), values_of(weight), dtype="bfloat16"), "mxfp4")
+
+
 @pytest.fixture
 def gated_on_the_cpu(rng):
-    """Gates, ups and their codes, made before tensors are taken for a device's."""
+    """Gates, ups and their codes, made before tensors are taken for a device's.
+
+    Some hidden numbers are subnormal, and some blocks have none that is a number.
+    """
     made = {}
     for name, options in GATES.items():
-        sums = floats(rng, (3, sums_of(name, 160)))
+        sums = floats(rng, (3, sums_of(name, 544)))
+        sums[1] *= 2.0**-62
+        sums[2, 5], sums[2, 300] = torch.nan, torch.inf
         made[name] = sums, mx.gate_quantize(sums, **options)
     return made
 

@@ -1,4 +1,4 @@
-"""Gates of neighbours in few instructions: the bits of `swiglu_oai` (numbers/gates.mojo).
+"""Gates in few instructions: the bits of `swiglu_oai` and `silu` (numbers/gates.mojo).
 
     limits       three-operand minima and maxima, which let NaN pass
     |x| * alpha  one by one: the instruction for two has no magnitudes
@@ -21,25 +21,34 @@ from ..instructions.wave import any_lane
 
 @fieldwise_init
 struct QuickGate(TrivialRegisterPassable):
-    """The gated activation `swiglu_oai`."""
+    """The gated activation `swiglu_oai`, or `silu`."""
 
     var limit: Float32
     var alpha: Float32
 
     @always_inline
     def of[
-        width: SIMDLength, //, has_branch: Bool = True
-    ](self, gates: SIMD[DType.float32, width], ups: SIMD[DType.float32, width]) -> SIMD[
-        DType.float32, width
-    ]:
+        width: SIMDLength, //, has_branch: Bool = True, *, has_limit: Bool = True
+    ](
+        self,
+        gates: SIMD[DType.float32, width],
+        ups: SIMD[DType.float32, width],
+        one: Float32 = 1,
+    ) -> SIMD[DType.float32, width]:
         """Returns the hidden numbers.
 
         Parameters:
             has_branch: Whether a branch mends exponents; a few more registers are needed around it.
+            has_limit: Whether the limit is not infinite.
+
+        Args:
+            gates: The gates.
+            ups: Their ups.
+            one: What is added to ups: -0 for silu, which changes no number.
         """
         comptime F32 = SIMD[DType.float32, width]
         var limit = F32(self.limit)
-        var x = minimum(gates, limit)
+        var x = minimum(gates, limit) if has_limit else gates
         var e: F32
         comptime if has_branch:
             var z = times_magnitude(x, self.alpha)
@@ -50,8 +59,8 @@ struct QuickGate(TrivialRegisterPassable):
                 e = is_above.select(F32(0), e)
         else:
             e = exp_of_minus(abs(x) * self.alpha)
-        var up = minimum(maximum(ups, -limit), limit)
-        return (up + 1) * divided(maximum(x * e, x), 1 + e)
+        var up = minimum(maximum(ups, -limit), limit) if has_limit else ups
+        return (up + one) * divided(maximum(x * e, x), 1 + e)
 
 
 @always_inline

@@ -365,7 +365,8 @@ def _encoded[
     Which scale a block has the lane finds that stores it, from its largest magnitude.
     """
     var encoded = _Encoded[format].none()
-    var how = Rescaling.of[format, rounding](amax, 0)
+    comptime carry = UInt32(rounding.carry[F32_MANTISSA_BITS, format.element]())
+    var how = Rescaling.of[format.element](amax, carry, 0)
     var divisors = exchanged(_Words(how.divisor))
     comptime for i in range(tiles):
         encoded.put[i](_lane_codes[format, rounding](numbers[i], divisors[i]))
@@ -383,9 +384,10 @@ def _encoded_rare[
     var encoded = _Encoded[format].none()
     var amax = exchanged(_Words(own_amax))
     # Of a branch, see `zero_of_a_branch`.
+    comptime carry = UInt32(rounding.carry[F32_MANTISSA_BITS, format.element]())
     var shift = zero_of_a_branch() | Rescaling.SHIFT
     comptime for i in range(tiles):
-        var how = Rescaling.of[format, rounding](amax[i], shift)
+        var how = Rescaling.of[format.element](amax[i], carry, shift)
         var is_finite = amax[i] < NOT_FINITE
         var rescaled = numbers[i].cast[DType.float32]() * how.factor
         var codes = _lane_codes[format, rounding](rescaled, how.divisor)

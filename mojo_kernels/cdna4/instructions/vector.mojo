@@ -246,6 +246,12 @@ def opaque(x: UInt32) -> UInt32:
 
 
 @always_inline
+def unpacked_here(x: UInt32) -> UInt32:
+    """Returns x, in a way that what is made of it is made anew each time."""
+    return inlined_assembly["", UInt32, constraints="=v,0", has_side_effect=True](x)
+
+
+@always_inline
 def zero_of_a_branch() -> UInt32:
     """Returns zero, in a way that the compiler can neither foresee nor move.
 

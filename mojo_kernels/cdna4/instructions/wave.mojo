@@ -7,7 +7,8 @@
     lane_here          which lane this is
     of_lane            what one lane has, for all
     with_lane          what all have, for one
-    maximum_of_row     the largest of 16 lanes; maximum_of_half_row of 8
+    maximum_of_row     the largest of 16 lanes; maximum_of_half_row of 8, maximum_of_quad of 4
+    kept_halves        sums of two lanes of a row of 16, sum_of_quad of 4
 
 and what the waves of a workgroup do:
 
@@ -15,6 +16,7 @@ and what the waves of a workgroup do:
 """
 
 from std.bit import pop_count
+from std.memory import bitcast
 from std.sys import is_gpu
 from std.sys.intrinsics import llvm_intrinsic
 
@@ -26,6 +28,8 @@ comptime _ROW_ROTATION = 0x120
 """Takes what a lane of the same row of 16 has, so many lanes before, around its end."""
 comptime _ROW_SHIFT = 0x110
 """Takes what a lane of the same row of 16 has, so many lanes before."""
+comptime _ROW_SHIFT_BACK = 0x100
+"""The same, so many lanes behind."""
 comptime _QUAD_PAIRS = 0xB1
 """Takes what the other lane of a pair of neighbours has."""
 comptime _QUAD_HALVES = 0x4E
@@ -37,6 +41,10 @@ comptime _ROW_TO_NEXT = 0x142
 comptime _HALF_TO_NEXT = 0x143
 """Takes what the last lane of the first half has."""
 comptime _ALL_ROWS = 0xF
+comptime _ALL_BANKS = 0xF
+"""Quads of a row."""
+comptime _UPPER_HALVES = 0xC
+comptime _ODD_QUADS = 0xA
 comptime _ODD_ROWS = 0xA
 comptime _LAST_ROWS = 0xC
 
@@ -59,10 +67,10 @@ def sums_up_to_in_row(x: Int32) -> Int32:
 
 
 @always_inline
-def _moved[control: Int, rows: Int](x: Int32) -> Int32:
-    """Returns what another lane has; 0 outside of `rows` and where no lane is."""
+def _moved[control: Int, rows: Int, banks: Int = _ALL_BANKS](x: Int32, other: Int32 = 0) -> Int32:
+    """Returns what another lane has; 0 where no lane is, `other` outside of `rows` and `banks`."""
     return llvm_intrinsic["llvm.amdgcn.update.dpp.i32", Int32, has_side_effect=False](
-        Int32(0), x, Int32(control), Int32(rows), Int32(_ALL_ROWS), True
+        other, x, Int32(control), Int32(rows), Int32(banks), True
     )
 
 
@@ -77,10 +85,38 @@ def maximum_of_row(x: UInt32) -> UInt32:
 
 
 @always_inline
+def kept_halves[distance: Int](low: Float32, high: Float32, lane: Int32) -> Float32:
+    """Returns what this lane and that at a distance of 8 or 4 have together: of `low` the lower one
+    keeps it, of `high` the upper."""
+    comptime UPPER = _UPPER_HALVES if distance == HALF_ROW_LANES else _ODD_QUADS
+    var own = high if lane & Int32(distance) != 0 else low
+    var others = _moved[_ROW_SHIFT_BACK + distance, _ALL_ROWS](bitcast[DType.int32](low))
+    others = _moved[_ROW_SHIFT + distance, _ALL_ROWS, UPPER](bitcast[DType.int32](high), others)
+    return own + bitcast[DType.float32](others)
+
+
+@always_inline
+def sum_of_quad(x: Float32) -> Float32:
+    """Returns the sum of the lane's quad: of lanes 2 apart first, then of neighbours."""
+    var sum = x
+    comptime for control in [_QUAD_HALVES, _QUAD_PAIRS]:
+        sum += bitcast[DType.float32](_moved[control, _ALL_ROWS](bitcast[DType.int32](sum)))
+    return sum
+
+
+@always_inline
 def maximum_of_half_row(x: UInt32) -> UInt32:
     """Returns the largest number of the lane's half of a row, 8 lanes."""
+    var largest = maximum_of_quad(x)
+    var other = _moved[_HALF_ROW_MIRROR, _ALL_ROWS](largest.cast[DType.int32]())
+    return max(largest, other.cast[DType.uint32]())
+
+
+@always_inline
+def maximum_of_quad(x: UInt32) -> UInt32:
+    """Returns the largest number of the lane's quad, 4 lanes."""
     var largest = x
-    comptime for control in [_QUAD_PAIRS, _QUAD_HALVES, _HALF_ROW_MIRROR]:
+    comptime for control in [_QUAD_PAIRS, _QUAD_HALVES]:
         var other = _moved[control, _ALL_ROWS](largest.cast[DType.int32]())
         largest = max(largest, other.cast[DType.uint32]())
     return largest
@@ -127,6 +163,12 @@ def lane_here() -> Int32:
 def of_lane(x: Int32, lane: Int32) -> Int32:
     """Returns what one lane has; `lane` is the same for all."""
     return llvm_intrinsic["llvm.amdgcn.readlane.i32", Int32, has_side_effect=False](x, lane)
+
+
+@always_inline
+def of_lane(x: Float32, lane: Int32) -> Float32:
+    """Returns the same of a float."""
+    return bitcast[DType.float32](of_lane(bitcast[DType.int32](x), lane))
 
 
 @always_inline

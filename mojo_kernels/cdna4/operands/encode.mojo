@@ -28,7 +28,6 @@ from ..instructions.vector import zero_of_a_branch
 
 comptime BlockFloats[dtype: DType] = SIMD[dtype, BLOCK]
 """The floats of one block."""
-comptime _PAIRS = BLOCK // 2
 comptime _F32_EXPONENT = UInt32(255 << F32_MANTISSA_BITS)
 comptime NOT_FINITE = UInt32(FloatBits[DType.float32].NOT_FINITE)
 """The bits from which on a magnitude in float32 is infinite or NaN."""
@@ -92,7 +91,7 @@ def _encode[
         - rounding.carry[source.MANTISSA_BITS, format.element]()
     )
 
-    var amax = _largest_magnitude(x)
+    var amax = largest_magnitude(x)
     if not window.has(amax):
         comptime NUM_WORDS = BLOCK * size_of[dtype]() // 4
         var words = bitcast[DType.uint32, NUM_WORDS](x) | zero_of_a_branch()
@@ -161,23 +160,23 @@ def clamped[
 
 
 @always_inline
-def _largest_magnitude[dtype: DType](x: BlockFloats[dtype]) -> UInt32:
+def largest_magnitude[dtype: DType, width: SIMDLength](x: SIMD[dtype, width]) -> UInt32:
     """Returns the bits of the largest magnitude, as `FloatBits` sees it.
 
     Where an input's pattern is a NaN of the type that the chains compute in,
     the result is at least `Window.HIGH`.
     """
     comptime if dtype == DType.float32:
-        var wide = rebind[BlockFloats[DType.float32]](x)
+        var wide = rebind[SIMD[DType.float32, width]](x)
         var amax = abs(wide[0])
-        comptime for i in range(1, BLOCK):
+        comptime for i in range(1, Int(width)):
             amax = maximum(amax, abs(wide[i]))
         return bitcast[DType.uint32](amax)
     else:
-        var halves = bitcast[DType.float16, BLOCK](x)
+        var halves = bitcast[DType.float16, width](x)
         var high = halves.slice[2, offset=0]()
         var low = high
-        comptime for i in range(1, _PAIRS):
+        comptime for i in range(1, Int(width) // 2):
             high = maximum(high, halves.slice[2, offset=2 * i]())
             low = minimum(low, halves.slice[2, offset=2 * i]())
         var both = maximum(high, -low)
@@ -220,17 +219,17 @@ struct Rescaling(TrivialRegisterPassable):
 
     @staticmethod
     @always_inline
-    def of[format: Format, rounding: Rounding](amax: UInt32, shift: UInt32 = Self.SHIFT) -> Self:
+    def of[element: Element](amax: UInt32, carry: UInt32, shift: UInt32 = Self.SHIFT) -> Self:
         """Returns that of a block.
 
         Args:
             amax: The bits of its largest magnitude in float32.
+            carry: What the scale rule adds to them.
             shift: The exponent of the factor, from where it should be taken.
         """
         comptime TINY = UInt32(64 << F32_MANTISSA_BITS)
         comptime ONE = UInt32(F32_EXPONENT_BIAS << F32_MANTISSA_BITS)
-        comptime carry = UInt32(rounding.carry[F32_MANTISSA_BITS, format.element]())
-        comptime emax = UInt32(format.element.emax << F32_MANTISSA_BITS)
+        comptime emax = UInt32(element.emax << F32_MANTISSA_BITS)
         var scale = max(amax + carry, emax) - emax
         var signed_shift = shift if amax < TINY else -shift
         return Self(
@@ -249,7 +248,8 @@ def _encode_rare[
     if amax >= NOT_FINITE:
         return EncodedBlock[format](BlockCodes[format](0), UInt32(E8M0_NAN))
     # Of a branch: constants that wait for it would fill registers all along K.
-    var how = Rescaling.of[format, rounding](amax, zero_of_a_branch() | Rescaling.SHIFT)
+    comptime carry = UInt32(rounding.carry[F32_MANTISSA_BITS, format.element]())
+    var how = Rescaling.of[format.element](amax, carry, zero_of_a_branch() | Rescaling.SHIFT)
     # The converter of six bits takes a block at once: of bfloat16, in half as many registers.
     comptime IS_NARROW = format.element.bits == 6 and dtype == DType.bfloat16
     comptime through = DType.bfloat16 if IS_NARROW else DType.float32

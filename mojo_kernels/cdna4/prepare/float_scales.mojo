@@ -10,7 +10,7 @@ Lanes of a workgroup find a maximum in registers, 16 at a time, then in LDS. Sca
 and codes are those of `numbers/`, to the bit, without a division a number: `quotients.Inverse`.
 """
 
-from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, thread_idx
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_dim, block_idx, thread_idx
 from max.gpu.intrinsics import AMDBufferResource
 from std.math import ceildiv
 from std.memory import bitcast
@@ -78,18 +78,26 @@ struct Rows[dtype: DType](TrivialRegisterPassable):
 
     @always_inline
     def load(self, row: Int32, column: Int32, is_inside: Bool) -> Self.Chunk:
-        comptime BYTES = size_of[Self.dtype]()
-        comptime PIECE = 16
-        var offset = (row * self.k + column) * Int32(BYTES)
-        var bytes = SIMD[DType.uint8, CHUNK * BYTES]()
-        comptime for i in range(CHUNK * BYTES // PIECE):
-            var place = offset + Int32(i * PIECE) if is_inside else OUT_OF_RANGE
-            bytes = bytes.insert[offset=i * PIECE](self.x.load[DType.uint8, PIECE](place))
-        return bitcast[Self.dtype, CHUNK](bytes)
+        var offset = (row * self.k + column) * Int32(size_of[Self.dtype]())
+        return load_chunk[Self.dtype](self.x, offset if is_inside else OUT_OF_RANGE)
 
     @always_inline
     def store(self, codes: SIMD[DType.uint8, CHUNK], row: Int32, column: Int32, is_inside: Bool):
         self.codes.store(row * self.k + column if is_inside else OUT_OF_RANGE, codes)
+
+
+@always_inline
+def load_chunk[
+    dtype: DType
+](memory: AMDBufferResource, offset: Int32, place: Int32 = 0) -> SIMD[dtype, CHUNK]:
+    """Loads a chunk at a byte, 16 bytes at once; `place` is the same for all lanes."""
+    comptime BYTES = CHUNK * size_of[dtype]()
+    comptime PIECE = 16
+    var bytes = SIMD[DType.uint8, BYTES]()
+    comptime for i in range(BYTES // PIECE):
+        var piece = memory.load[DType.uint8, PIECE](offset + Int32(i * PIECE), scalar_offset=place)
+        bytes = bytes.insert[offset=i * PIECE](piece)
+    return bitcast[dtype, CHUNK](bytes)
 
 
 @always_inline
@@ -130,15 +138,25 @@ def encode[
 
 
 @always_inline
-def maximum_of_workgroup(x: UInt32, thread: Int32, lds: Lds) -> UInt32:
-    """Returns the largest number of all lanes; all of them take part, once."""
+def maximum_of_workgroup[most_threads: Int](x: UInt32, thread: Int32, lds: Lds) -> UInt32:
+    """Returns the largest number of all lanes; all of them take part, once.
+
+    Parameters:
+        most_threads: Of a workgroup, up to 16 * 64.
+    """
+    comptime GROUPS = most_threads // ROW_LANES
     var words = tile_at[DType.uint32, 1, GROUPS](lds)
-    var group = quotient[ROW_LANES](thread)
     var of_group = maximum_of_row(x)
     if remainder[ROW_LANES](thread) == 0:
-        words[group] = of_group
+        words[quotient[ROW_LANES](thread)] = of_group
     barrier()
-    return maximum_of_row(words[remainder[GROUPS](thread)])
+    var largest = UInt32(0)
+    var groups = quotient[ROW_LANES](Int32(block_dim.x))
+    comptime for i in range(ceildiv(GROUPS, ROW_LANES)):
+        var group = Int32(i * ROW_LANES) + remainder[ROW_LANES](thread)
+        if group < groups:
+            largest = max(largest, words[group][0])
+    return maximum_of_row(largest)
 
 
 @fieldwise_init
@@ -216,7 +234,7 @@ def _quantize_blocks[
         var amax = UInt32(0)
         comptime for i in range(HELD):
             amax = max(amax, magnitude_of(held[row, i]))
-        var scale = _scale_of[format, rounding](maximum_of_half_row(amax))
+        var scale = scale_of[format.element](maximum_of_half_row(amax), rounding == Rounding.RCEIL)
         comptime for i in range(HELD):
             var column = first + Int32(i * STEP)
             var codes = encode[format.element](held[row, i], scale)
@@ -256,8 +274,8 @@ def _quantize_block[
         amax = max(amax, magnitude_of(held[i]))
     for chunk in range(Int32(HELD * THREADS) + thread, num_chunks, Int32(THREADS)):
         amax = max(amax, magnitude_of(load(chunk)))
-    amax = maximum_of_workgroup(amax, thread, allocate_lds[GROUPS * WORD_BYTES]())
-    var scale = _scale_of[format, rounding](amax)
+    amax = maximum_of_workgroup[THREADS](amax, thread, allocate_lds[GROUPS * WORD_BYTES]())
+    var scale = scale_of[format.element](amax, rounding == Rounding.RCEIL)
     scales.store(scale, Int32(block_idx.x), y, thread == 0)
     comptime for i in range(HELD):
         store(held[i], Int32(i * THREADS) + thread, scale)
@@ -277,8 +295,7 @@ def _place[format: Format](chunk: Int32, first_column: Int32) -> Tuple[Int32, In
 
 
 @always_inline
-def _scale_of[format: Format, rounding: Rounding](amax: UInt32) -> Float32:
+def scale_of[element: Element](amax: UInt32, is_power: Bool) -> Float32:
     """Returns the scale of a block from the bits of its largest magnitude."""
-    comptime element = format.element
     var over = over_largest[element](bitcast[DType.float32](amax))
-    return float_scale_from_quotient(amax, over, materialize[element](), rounding == Rounding.RCEIL)
+    return float_scale_from_quotient(amax, over, materialize[element](), is_power)

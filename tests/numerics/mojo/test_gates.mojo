@@ -222,9 +222,20 @@ def test_limits_hold() raises:
     assert_equal(gate.of(Float32(3), Float32(-1)), 0)
 
 
+def assert_alike(found: SIMD[DType.float32, WIDTH], right: SIMD[DType.float32, WIDTH]) raises:
+    """Compares bits; what is not finite may be another such number."""
+    comptime NOT_FINITE = UInt32(0x7F800000)
+    var got = bitcast[DType.uint32, WIDTH](found)
+    var expected = bitcast[DType.uint32, WIDTH](right)
+    comptime for lane in range(WIDTH):
+        if expected[lane] & NOT_FINITE == NOT_FINITE:
+            assert_true(got[lane] & NOT_FINITE == NOT_FINITE)
+        else:
+            assert_equal(got[lane], expected[lane])
+
+
 def test_quick_gates_have_the_same_bits_where_those_are_finite() raises:
     """Of any floats, alike or not; those of small exponents are gates that models have."""
-    comptime NOT_FINITE = UInt32(0x7F800000)
     var any = Any32()
     for rules in [
         (Float32(7), Float32(1.702)),
@@ -234,15 +245,13 @@ def test_quick_gates_have_the_same_bits_where_those_are_finite() raises:
         var quick = QuickGate(rules[0], rules[1])
         var gate = Gate(Gate.SWIGLU_OAI, True, rules[0], rules[1])
         assert_true(stores_codes(gate))
+        var silu = Gate(Gate.SILU, True, rules[0], rules[1])
+        var unlimited = Gate(Gate.SILU, True, INFINITY, rules[1])
         for _ in range(1 << 16):
             var gates, ups = any.next(), any.next()
-            var got = bitcast[DType.uint32, WIDTH](quick.of(gates, ups))
-            var expected = bitcast[DType.uint32, WIDTH](gate.of(gates, ups))
-            comptime for lane in range(WIDTH):
-                if expected[lane] & NOT_FINITE == NOT_FINITE:
-                    assert_true(got[lane] & NOT_FINITE == NOT_FINITE)
-                else:
-                    assert_equal(got[lane], expected[lane])
+            assert_alike(quick.of(gates, ups), gate.of(gates, ups))
+            assert_alike(quick.of(gates, ups, -0.0), silu.of(gates, ups))
+            assert_alike(quick.of[has_limit=False](gates, ups, -0.0), unlimited.of(gates, ups))
 
 
 def test_quick_gates_leave_others_alone() raises:

@@ -1,0 +1,221 @@
+"""Gates to codes: waves make segments of rows, and the next one is on its way meanwhile.
+
+The gates of most models have few instructions, see `epilogue.gate`, others those of
+`numbers.gates`.
+"""
+
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
+from std.math import ceildiv
+from std.sys import size_of
+from std.sys.intrinsics import readfirstlane
+from std.utils import StaticTuple
+
+from ...calls import GateQuantizeCall
+from ...launch.grid import Grid
+from ...launch.queue import Queue
+from ...numbers.floats import FLOAT_TYPES
+from ...numbers.formats import FORMATS, Format
+from ...numbers.gates import Gate, INFINITY
+from ...numbers.norms import SEGMENT
+from ...simt.arguments import carry_of
+from ..chip import CUS, LANES, WORD_BYTES
+from ..epilogue.gate import QuickGate
+from ..instructions.lds import allocate_lds
+from ..instructions.wave import ROW_LANES
+from ..operands.memory import Output, bytes_of, input, output, quotient, remainder
+from .chunks import CodeRow, LEVELS, MAX_STRIDE, Place, Rows, floats_of, is_made, load_at
+from .chunks import next_level, rounded, set_level
+from .float_scales import CHUNK, load_chunk, magnitude_of, maximum_of_workgroup
+
+comptime GATE_THREADS = 256
+"""Threads of a workgroup. Guess."""
+comptime GATE_GROUPS = 4
+"""Workgroups of a compute unit: by the timing model, of 4, 5 and 8."""
+
+
+@fieldwise_init
+struct _Sums[dtype: DType](TrivialRegisterPassable):
+    """A chunk of gates and one of ups, or both in turns."""
+
+    var first: SIMD[Self.dtype, CHUNK]
+    var second: SIMD[Self.dtype, CHUNK]
+
+
+@fieldwise_init
+struct _GatedRows[dtype: DType](TrivialRegisterPassable):
+    """Rows of gates and ups."""
+
+    var gates: Rows
+    var ups: Rows
+    var gate: Gate
+
+    @always_inline
+    def load[interleaved: Bool](self, row: Int32, at: Place) -> _Sums[Self.dtype]:
+        """Starts loading what a chunk is made of; rows behind the last are zeros."""
+        comptime BYTES = CHUNK * size_of[Self.dtype]()
+        comptime if interleaved:
+            var both = self.gates.at[Self.dtype](row, 2)
+            var offset, place = at.lane * Int32(2 * BYTES), at.segment * Int32(LANES * 2 * BYTES)
+            return {
+                load_chunk[Self.dtype](both, offset, place),
+                load_chunk[Self.dtype](both, offset + Int32(BYTES), place),
+            }
+        else:
+            var ups = self.ups.at[Self.dtype](row, Int32(1) if self.gate.is_there() else 0)
+            return {
+                load_at[Self.dtype](self.gates.at[Self.dtype](row), at),
+                load_at[Self.dtype](ups, at),
+            }
+
+    @always_inline
+    def made[
+        interleaved: Bool, is_usual: Bool
+    ](self, sums: _Sums[Self.dtype]) -> SIMD[Self.dtype, CHUNK]:
+        """Returns hidden numbers."""
+        var gates, ups = floats_of(sums.first), floats_of(sums.second)
+        comptime if interleaved:
+            var both = gates.join(ups).deinterleave()
+            gates, ups = both[0], both[1]
+        comptime if is_usual:
+            var quick = QuickGate(self.gate.limit, self.gate.alpha)
+            var one = Float32(1) if self.gate.code == Gate.SWIGLU_OAI else Float32(-0.0)
+            if self.gate.limit == INFINITY:
+                return rounded[Self.dtype](quick.of[has_limit=False](gates, ups, one))
+            return rounded[Self.dtype](quick.of(gates, ups, one))
+        else:
+            if self.gate.is_there():
+                return rounded[Self.dtype](self.gate.of_finite(gates, ups))
+            return rounded[Self.dtype](self.gate.of_sums(gates))
+
+
+@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(GATE_THREADS)))
+def gate_to_codes[
+    format: Format, dtype: DType
+](
+    gates: Int64,
+    ups: Int64,
+    row_stride: Int32,
+    up_stride: Int32,
+    rows: Int32,
+    k: Int32,
+    step_rows: Int32,
+    step_segments: Int32,
+    word: Int32,
+    limit: Float32,
+    alpha: Float32,
+    codes: Output[DType.uint8],
+    scales: Output[DType.uint8],
+    rule: UInt32,
+):
+    """Quantizes hidden numbers; a row with one scale makes them twice.
+
+    `gates`, `ups`: Addresses, perhaps in one tensor. `step_rows`, `step_segments`: From a segment
+    of a wave to its next one. `word`, `limit`, `alpha`: The gate. `rule`: As of `norm_to_codes`.
+    """
+    var gate = Gate.of_word(word, limit, alpha)
+    var all = _GatedRows[dtype](
+        Rows(bytes_of(input[dtype](Int(gates))), rows, Int(row_stride), k),
+        Rows(bytes_of(input[dtype](Int(ups))), rows, Int(up_stride), k),
+        gate,
+    )
+    if gate.is_interleaved():
+        if gate.is_usual():
+            _put_gates[format, True, True](all, codes, scales, step_rows, step_segments, rule)
+        else:
+            _put_gates[format, True, False](all, codes, scales, step_rows, step_segments, rule)
+    elif gate.is_usual():
+        _put_gates[format, False, True](all, codes, scales, step_rows, step_segments, rule)
+    else:
+        _put_gates[format, False, False](all, codes, scales, step_rows, step_segments, rule)
+
+
+@always_inline
+def _put_gates[
+    dtype: DType, //, format: Format, interleaved: Bool, is_usual: Bool
+](
+    all: _GatedRows[dtype],
+    codes: Output[DType.uint8],
+    scales: Output[DType.uint8],
+    step_rows: Int32,
+    step_segments: Int32,
+    rule: UInt32,
+):
+    """Makes the segments of a workgroup and stores their codes."""
+    comptime WAVES_OF_GATES = Int32(GATE_THREADS) // LANES
+    var row, thread, k = Int32(block_idx.x), Int32(thread_idx.x), all.gates.k
+    var wave = readfirstlane(quotient[LANES](thread))
+    var at = Place(wave, remainder[LANES](thread))
+    var count = quotient[SEGMENT](k + Int32(SEGMENT - 1))
+    comptime if format.has_row_scales():
+        var of_row = CodeRow[format, dtype].of(codes, scales, row, k, rule)
+        var amax = UInt32(0)
+        for segment in range(wave, count, WAVES_OF_GATES):
+            at.segment = segment
+            # Zeros behind the end become zeros.
+            var made = all.made[interleaved, is_usual](all.load[interleaved](row, at))
+            amax = max(amax, magnitude_of(made))
+        comptime WORDS = GATE_THREADS // ROW_LANES
+        var lds = allocate_lds[WORDS * WORD_BYTES]()
+        var scale = of_row.scale(maximum_of_workgroup[GATE_THREADS](amax, thread, lds))
+        of_row.put_row_scale(scale, thread == 0)
+        for segment in range(wave, count, WAVES_OF_GATES):
+            at.segment = segment
+            var made = all.made[interleaved, is_usual](all.load[interleaved](row, at))
+            of_row.put_under(scale, made, at)
+    else:
+        var unit = (Int32(block_idx.x) * WAVES_OF_GATES + wave).cast[DType.uint32]()
+        row = (unit // count.cast[DType.uint32]()).cast[DType.int32]()
+        at.segment = unit.cast[DType.int32]() - row * count
+        var next = all.load[interleaved](row, at)
+        var level = Int32(LEVELS - 1)
+        while row < all.gates.rows:
+            set_level(level)
+            level = next_level(level)
+            var sums, here = next, at
+            var of_row = CodeRow[format, dtype].of(codes, scales, row, k, rule)
+            row += step_rows
+            at.segment += step_segments
+            if at.segment >= count:
+                at.segment -= count
+                row += 1
+            next = all.load[interleaved](row, at)
+            of_row.put(all.made[interleaved, is_usual](sums), here)
+
+
+def quantize_gate(given: GateQuantizeCall, mut queue: Some[Queue]) raises -> Bool:
+    """Launches the same for hidden numbers."""
+    var call, gate = given.call, given.gate
+    # Its limit makes numbers of infinite gates, which `of_finite` does not keep apart from NaN.
+    var has_finite = gate.has_quotients() and gate.code != Gate.SWIGLU_STEP
+    if not has_finite or max(call.row_stride, given.up_stride) > MAX_STRIDE:
+        return False
+    comptime for f in range(len(FORMATS)):
+        comptime format = FORMATS[f]
+        comptime for i in range(len(FLOAT_TYPES)):
+            comptime dtype = FLOAT_TYPES[i]
+            comptime if is_made(format):
+                if call.format == f and call.dtype == i:
+                    comptime WAVES_OF_GATES = GATE_THREADS // Int(LANES)
+                    var groups, count = call.rows, ceildiv(call.k, SEGMENT)
+                    comptime if not format.has_row_scales():
+                        groups = min(ceildiv(groups * count, WAVES_OF_GATES), CUS * GATE_GROUPS)
+                    var step = groups * WAVES_OF_GATES
+                    queue.launch[gate_to_codes[format, dtype]](
+                        Grid(groups, threads=GATE_THREADS),
+                        Int64(call.values),
+                        Int64(given.ups),
+                        Int32(call.row_stride),
+                        Int32(given.up_stride),
+                        Int32(call.rows),
+                        Int32(call.k),
+                        Int32(step // count),
+                        Int32(step % count),
+                        gate.word(),
+                        gate.limit,
+                        gate.alpha,
+                        output[DType.uint8](call.codes),
+                        output[DType.uint8](call.scales),
+                        carry_of(f, call.rounding),
+                    )
+                    return True
+    return False
