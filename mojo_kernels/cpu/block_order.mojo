@@ -5,7 +5,10 @@ one at most, so that none is left over that pays for the weights alone. Weights 
 decoded in registers for each group again, or once for all groups:
 
     in registers    groups as tall as registers allow: one tile after the other
-    beforehand      less tall ones: all tiles of a panel at once, which share their loads
+    beforehand      some tiles of a panel at once, which share the loads of the rows
+
+Sums over K stay in registers beside those of a block where there are 32 of 64 bytes; where there
+are fewer, those of a block have them all.
 
 Blocks lie in the order of the inner loops. Stretches of K come one after the other; in a
 stretch, groups of rows; in a group, blocks; and for a block, its rows. With at most two
@@ -95,7 +98,11 @@ struct GroupLimits(TrivialRegisterPassable):
     var rows_of_bytes: Int
     """The same for integers of eight bits."""
     var decoded: Int
-    """The most rows of a group whose weights were decoded beforehand, for all tiles of a panel."""
+    """The most rows of a group whose weights were decoded beforehand, for some tiles of a panel."""
+    var tiles: Int
+    """Those tiles: a divisor of `PANEL_TILES`."""
+    var keeps_sums: Bool
+    """Whether registers hold sums over K beside those of a block."""
 
     def largest(self) -> Int:
         """Returns the most rows of a group."""

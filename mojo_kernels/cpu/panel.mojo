@@ -14,6 +14,8 @@ groups of rows, a stretch of K at a time.
 
 from layout import Coord, Idx, TileTensor
 from layout.tile_layout import Layout
+from std.collections import Array
+from std.sys._assembly import inlined_assembly
 
 from ..layouts import OperandShape
 from ..numbers.formats import Format
@@ -180,6 +182,77 @@ struct PanelPart(TrivialRegisterPassable):
     """Of the group and others."""
     var sums_row: Int
     """Where those of the group begin."""
+
+
+struct GroupSums[num_rows: Int, num_tiles: Int, in_registers: Bool]:
+    """The sums over K of a group of rows and some tiles: kept in registers, or only there while a
+    block is added to them, which leaves more registers to the block."""
+
+    comptime COUNT = Self.num_rows * Self.num_tiles
+    """Vectors of sums, tile by tile in a row."""
+
+    var part: PanelPart
+    var first_tile: Int
+    var kept: Array[Sums, Self.COUNT]
+    """Those in registers."""
+
+    @always_inline
+    def __init__(out self, part: PanelPart, first_tile: Int):
+        """Takes the sums of the blocks before the part, zero at block 0."""
+        self.part = part
+        self.first_tile = first_tile
+        self.kept = Array[Sums, Self.COUNT](uninitialized=True)
+        comptime for i in range(Self.COUNT):
+            comptime if Self.in_registers:
+                self.kept[i] = self._load[i]() if part.first_block > 0 else Sums(0)
+            else:
+                if part.first_block == 0:
+                    self._store[i](Sums(0))
+
+    @always_inline
+    def begin_block(self):
+        """Keeps sums in memory from staying in registers too, from which they would be spilled."""
+        comptime if not Self.in_registers:
+            inlined_assembly["", NoneType, constraints="~{memory}", has_side_effect=True]()
+
+    @always_inline
+    def get[i: Int](self) -> Sums:
+        """Returns sums `i`."""
+        comptime if Self.in_registers:
+            return self.kept[i]
+        else:
+            return self._load[i]()
+
+    @always_inline
+    def put[i: Int](mut self, sums: Sums):
+        """Replaces sums `i`."""
+        comptime if Self.in_registers:
+            self.kept[i] = sums
+        else:
+            self._store[i](sums)
+
+    @always_inline
+    def store(self):
+        """Stores what is in registers."""
+        comptime if Self.in_registers:
+            comptime for i in range(Self.COUNT):
+                self._store[i](self.kept[i])
+
+    @always_inline
+    def _row[i: Int](self) -> Int:
+        return self.part.sums_row + i // Self.num_tiles
+
+    @always_inline
+    def _column[i: Int](self) -> Int:
+        return (self.first_tile + i % Self.num_tiles) * LANES
+
+    @always_inline
+    def _load[i: Int](self) -> Sums:
+        return self.part.sums.load[width=LANES](Coord(self._row[i](), self._column[i]()))
+
+    @always_inline
+    def _store[i: Int](self, sums: Sums):
+        self.part.sums.store(Coord(self._row[i](), self._column[i]()), sums)
 
 
 trait PanelProduct(TrivialRegisterPassable):

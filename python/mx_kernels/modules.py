@@ -218,11 +218,18 @@ class MXLinear(MXModule, nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns x @ weight.T + bias for x [..., in_features], floats or codes of any format."""
-        weight = self.weight
+        weight, bias = self._own_parameters()
         if isinstance(x, MXTensor):
-            return ops.matmul(x, weight, bias=self.bias, out_dtype=x.dtype)
+            return ops.matmul(x, weight, bias=bias, out_dtype=x.dtype)
         product = ops.linear if isinstance(weight, MXTensor) else torch_distributed.linear
-        return product(x, weight, bias=self.bias, **self._rules())
+        return product(x, weight, bias=bias, **self._rules())
+
+    def _own_parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Returns weight and bias, without nn.Module's search where they are still parameters."""
+        own = self._parameters
+        if "weight" in own and "bias" in own:
+            return own["weight"], own["bias"]
+        return self.weight, self.bias
 
     def _rules(self) -> dict:
         return {

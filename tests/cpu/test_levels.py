@@ -27,6 +27,7 @@ import mx_kernels as mx
 from mx_kernels._core.facts import facts
 
 FORMATS = [row.name for row in facts().formats.values() if not row.has_float_scales]
+INTEGERS = ("mxfp4", "mxfp6", "mxint8")
 SHAPES = [(1, 16, 32), (3, 100, 544), (6, 64, 1056), (7, 33, 96), (40, 48, 640), (130, 80, 512)]
 digest = hashlib.sha256()
 torch.manual_seed(0)
@@ -43,6 +44,21 @@ def add_products(x, plain):
         for activations in (*FORMATS, "bf16"):
             y = mx.linear(x, w, out_dtype="float32", activations=activations)
             assert y.isfinite().any() and (y != 0).any()
+            add(y)
+
+
+def add_largest():
+    # The largest integers of both sides, which fill the narrowest sums; exact, whatever the level.
+    corners = [0x00, 0x77, 0xFF, 0x7F, 0xF7, 0x80, 0x81, 0x1F, 0x3F, 0xDF]
+    for left in INTEGERS:
+        for right in INTEGERS:
+            a, b = (mx.quantize(torch.zeros(len(corners), 64), format=f) for f in (left, right))
+            for operand in (a, b):
+                operand.codes[:] = torch.tensor(corners).byte()[:, None]
+                operand.scales[:] = 127
+            y = mx.matmul(a, b, out_dtype="float32")
+            exact = (mx.dequantize(q, dtype="float32").double() for q in (a, b))
+            assert (y.double() == next(exact) @ next(exact).T).all(), (left, right)
             add(y)
 
 
@@ -71,6 +87,7 @@ def add_codes(x, weight):
             add(q.scales.float())
 
 
+add_largest()
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
     for k in (32, 544, 1056):
         x = torch.randn(5, k) * torch.exp2(torch.randint(-9, 9, (5, k)))

@@ -49,7 +49,9 @@ from ..scaled_rows import ScaledRows
 from ..scratch import Scratch, padded
 from ..vectors import BLOCK, LANES
 from ..window import RowWindows, ScaleWindow, float_scale_ends
+from .dot import Reach, correction_of
 from .integers import (
+    HAS_LOOK_UPS,
     ScaleKinds,
     ScaleProduct,
     in_order_of,
@@ -58,11 +60,15 @@ from .integers import (
     unit_shift,
 )
 
-comptime LIMITS = GroupLimits(12, 36, 36, 6) if CompilationTarget.has_avx512f() else GroupLimits(
-    3, 6, 6, 2
+comptime _OF_AVX512 = GroupLimits(12, 36 if HAS_LOOK_UPS else 12, 36, 6, 2, True)
+comptime _OF_AVX2 = GroupLimits(6, 6, 6, 6, 1, False)
+comptime _OF_16_BYTES = GroupLimits(3, 3, 3, 3, 1, False)
+comptime LIMITS = _OF_AVX512 if CompilationTarget.has_avx512f() else (
+    _OF_AVX2 if CompilationTarget.has_avx2() else _OF_16_BYTES
 )
-"""How many rows are multiplied together: the fastest of those tried on a Zen 4, its AVX-512 and its
-AVX2, N = K = 2880, one thread, 2026-11-22."""
+"""How many rows are multiplied together: the fastest of those tried, N = K = 2880, one thread. Of
+AVX-512 without BF16 on an Ice Lake, which has no other, 2026-11-28: 13 to 36 rows take 0.85 of the
+time; else on a Zen 4, 2026-11-30. Of 16 bytes a guess: as many as there are registers."""
 comptime STRETCH_BLOCKS = 16
 """Blocks of K that are multiplied at a time: the weights of a stretch, decoded,
 fit the first-level cache."""
@@ -101,7 +107,7 @@ struct ExpandedRows(TrivialRegisterPassable):
     var tables: Flat[DType.uint32]
     """What makes products of each scale and those of columns, if they are looked up."""
     var corrections: Flat[DType.int32]
-    """Minus the sum of each block's values times the weights' offset."""
+    """What undoes the weights' offset in the sums of each block, see `correction_of`."""
     var per_block: Int
     """Exponents and corrections of a block."""
     var tensor_scales: Flat[DType.float32]
@@ -266,20 +272,14 @@ struct ExpandedRows(TrivialRegisterPassable):
         var values = integers_of[left](codes)
         self.values.store[alignment=BLOCK](Coord(index * BLOCK), values)
 
-        # Unsigned bytes, whose sum is one instruction. Vectors of even places come first, then odd
-        # ones: a part of K is a part of each half.
-        var unsigned = bitcast[DType.uint8, BLOCK](values) + UInt8(LARGEST)
+        # Vectors of even places come first, then odd ones: a part of K is a part of each half.
+        comptime REACH = Reach.of(LARGEST, WEIGHT_OFFSET)
         comptime WIDTH = BLOCK // 2 // PARTS
         comptime for i in range(PARTS):
-            var sum: Int
-            comptime if PARTS == 1:
-                sum = Int(unsigned.cast[DType.uint32]().reduce_add())
-            else:
-                var even = unsigned.slice[WIDTH, offset=i * WIDTH]().cast[DType.uint32]()
-                var odd = unsigned.slice[WIDTH, offset=BLOCK // 2 + i * WIDTH]()
-                sum = Int((even + odd.cast[DType.uint32]()).reduce_add())
-            sum -= BLOCK // PARTS * LARGEST
-            self.corrections.store(Coord(index * PARTS + i), Int32(-WEIGHT_OFFSET * sum))
+            var even = values.slice[WIDTH, offset=i * WIDTH]()
+            var odd = values.slice[WIDTH, offset=BLOCK // 2 + i * WIDTH]()
+            var correction = correction_of[REACH, WEIGHT_OFFSET](even.join(odd))
+            self.corrections.store(Coord(index * PARTS + i), correction)
 
 
 trait BlockSource(TrivialRegisterPassable):

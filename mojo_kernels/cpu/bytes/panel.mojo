@@ -25,7 +25,7 @@ from ...operands import Tiles, on_stack
 from ..block_order import RowGroups
 from ..e4m3_scales import E4M3Stretch
 from ..ranges import RowRange
-from ..panel import DecodedStretch, PANEL_TILES, PanelPart, PanelProduct, WeightPanel
+from ..panel import DecodedStretch, GroupSums, PANEL_TILES, PanelPart, PanelProduct, WeightPanel
 from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
 from ..weights import WeightTiles, float64_scales, infinite_or_one
 from ..window import ScaleWindow
@@ -185,17 +185,10 @@ def _add_part[
     The part starts at block 0 of the source.
     """
     comptime NUM_SUMS = num_rows * num_tiles
-    var total = Array[Sums, NUM_SUMS](uninitialized=True)
-    comptime for i in range(NUM_SUMS):
-        total[i] = Sums(0)
-    if part.first_block > 0:
-        comptime for i in range(NUM_SUMS):
-            comptime row, tile = divmod(i, num_tiles)
-            var column = (first_tile + tile) * LANES
-            total[i] = part.sums.load[width=LANES](Coord(part.sums_row + row, column))
-
+    var total = GroupSums[num_rows, num_tiles, LIMITS.keeps_sums](part, first_tile)
     var first_index = a.order().of_group(part.group, part.first_block)
     for block in range(part.num_blocks):
+        total.begin_block()
         var index = first_index + block * num_rows
         var codes = Array[Source.Codes, num_tiles](uninitialized=True)
         comptime for tile in range(num_tiles):
@@ -228,12 +221,8 @@ def _add_part[
                     var of_row = a.exponents.load[width=1](Coord((index + row) * PARTS + k_part))
                     var scale = _product_of_scales[product](a, unit_scales, of_row)
                     var dot = BlockDot[reach].finish(dots[i]).cast[DType.float32]()
-                    total[i] = add_exact_product(dot, scale, total[i])
-
-    comptime for i in range(NUM_SUMS):
-        comptime row, tile = divmod(i, num_tiles)
-        var column = (first_tile + tile) * LANES
-        part.sums.store(Coord(part.sums_row + row, column), total[i])
+                    total.put[i](add_exact_product(dot, scale, total.get[i]()))
+    total.store()
 
 
 @always_inline
@@ -349,9 +338,11 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
     def _add_all[
         num_rows: Int, product: ScaleProduct
     ](self, part: PanelPart, decoded: Self.Decoded):
-        _add_part[Self.reach, Self.scales, num_rows, PANEL_TILES, product=product](
-            self.a, part, 0, decoded
-        )
+        comptime TILES = LIMITS.tiles
+        for tile in range(0, PANEL_TILES, TILES):
+            _add_part[Self.reach, Self.scales, num_rows, TILES, product=product](
+                self.a, part, tile, decoded
+            )
 
     def window(self, first_row: Int, num_rows: Int) -> ScaleWindow:
         """Returns the scale window of some rows."""

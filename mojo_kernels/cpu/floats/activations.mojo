@@ -36,13 +36,21 @@ from ..ranges import RangeWork, RowRange, RowSources
 from ..scratch import Scratch, padded
 from ..vectors import BLOCK
 from ..window import RowWindows, ScaleWindow
-from .dot import STEPS, activation_words
+from .dot import HAS_PAIRS, STEPS, activation_words
 
-comptime LIMITS = GroupLimits(
-    14, Int.MAX, 12, 8
-) if CompilationTarget.has_avx512f() else GroupLimits(4, 8, 4, 2)
-"""How many rows are multiplied together: the fastest of those tried on a Zen 4, its AVX-512 and its
-AVX2, N = K = 2880, one thread, 2026-11-22."""
+comptime _OF_PAIRS = GroupLimits(14, Int.MAX, 12, 8, 2, True)
+comptime _OF_AVX512 = GroupLimits(14, 14, 12, 7, 2, True)
+comptime _OF_AVX2 = GroupLimits(6, 6, 6, 6, 1, False)
+comptime _OF_16_BYTES = GroupLimits(3, 3, 3, 3, 1, False)
+comptime LIMITS = _OF_PAIRS if HAS_PAIRS else (
+    _OF_AVX512 if CompilationTarget.has_avx512f() else (
+        _OF_AVX2 if CompilationTarget.has_avx2() else _OF_16_BYTES
+    )
+)
+"""How many rows are multiplied together: the fastest of those tried, N = K = 2880, one thread. Of
+AVX-512 without BF16 on an Ice Lake, which has no other, 2026-11-28: 37 to 256 rows take 0.8 of the
+time that all rows in registers do (Zen 4 would have it the other way); else on a Zen 4, 2026-11-30.
+Of 16 bytes a guess: as many as there are registers."""
 comptime STRETCH_BLOCKS = 8
 """Blocks of K that are multiplied at a time: the weights of a stretch, decoded,
 fit the first-level cache."""

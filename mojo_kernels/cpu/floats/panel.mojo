@@ -25,7 +25,15 @@ from ...operands import Tiles, on_stack
 from ..block_order import RowGroups
 from ..e4m3_scales import E4M3Stretch
 from ..ranges import RowRange
-from ..panel import DecodedStretch, PANEL_TILES, PanelPart, PanelProduct, PanelTile, WeightPanel
+from ..panel import (
+    DecodedStretch,
+    GroupSums,
+    PANEL_TILES,
+    PanelPart,
+    PanelProduct,
+    PanelTile,
+    WeightPanel,
+)
 from ..vectors import BLOCK, HAS_FMA, LANES, Sums, Words, add_exact_product
 from ..weights import WeightTiles, float64_scales, infinite_or_one
 from ..window import ScaleWindow
@@ -158,17 +166,10 @@ def _add_part[
     The part starts at block 0 of the source.
     """
     comptime NUM_SUMS = num_rows * num_tiles
-    var total = Array[Sums, NUM_SUMS](uninitialized=True)
-    comptime for i in range(NUM_SUMS):
-        total[i] = Sums(0)
-    if part.first_block > 0:
-        comptime for i in range(NUM_SUMS):
-            comptime row, tile = divmod(i, num_tiles)
-            var column = (first_tile + tile) * LANES
-            total[i] = part.sums.load[width=LANES](Coord(part.sums_row + row, column))
-
+    var total = GroupSums[num_rows, num_tiles, LIMITS.keeps_sums](part, first_tile)
     var first_index = a.order().of_group(part.group, part.first_block)
     for block in range(part.num_blocks):
+        total.begin_block()
         var block_sums = Array[Sums, NUM_SUMS](uninitialized=True)
         comptime for i in range(NUM_SUMS):
             block_sums[i] = Sums(0)
@@ -192,18 +193,14 @@ def _add_part[
             comptime for row in range(num_rows):
                 comptime i = row * num_tiles + tile
                 comptime if scaling == SumScaling.EXACT:
-                    total[i] = add_exact_product(block_sums[i], half_scales, total[i])
+                    total.put[i](add_exact_product(block_sums[i], half_scales, total.get[i]()))
                 else:
                     var scales = half_scales
                     comptime if scaling == SumScaling.FACTORS:
                         var index = first_index + block * num_rows + row
                         scales *= a.factors.load[width=1](Coord(index))
-                    total[i] = block_sums[i].fma(scales, total[i])
-
-    comptime for i in range(NUM_SUMS):
-        comptime row, tile = divmod(i, num_tiles)
-        var column = (first_tile + tile) * LANES
-        part.sums.store(Coord(part.sums_row + row, column), total[i])
+                    total.put[i](block_sums[i].fma(scales, total.get[i]()))
+    total.store()
 
 
 def _log2_of_block() -> Int:
@@ -271,11 +268,16 @@ struct FloatProduct(PanelProduct):
     def add_decoded[num_rows: Int](self, part: PanelPart, decoded: DecodedFloats):
         """Adds a part for all tiles of a panel, scaled as its scales want it."""
         if self.a.has_factors:
-            return _add_part[num_rows, PANEL_TILES, SumScaling.FACTORS](self.a, part, 0, decoded)
+            return self._add_all[num_rows, SumScaling.FACTORS](part, decoded)
         comptime if not HAS_FMA:
             if self.weights_have_float_scales:
-                return _add_part[num_rows, PANEL_TILES, SumScaling.FUSED](self.a, part, 0, decoded)
-        _add_part[num_rows, PANEL_TILES, SumScaling.EXACT](self.a, part, 0, decoded)
+                return self._add_all[num_rows, SumScaling.FUSED](part, decoded)
+        self._add_all[num_rows, SumScaling.EXACT](part, decoded)
+
+    @always_inline
+    def _add_all[num_rows: Int, scaling: SumScaling](self, part: PanelPart, decoded: DecodedFloats):
+        for tile in range(0, PANEL_TILES, LIMITS.tiles):
+            _add_part[num_rows, LIMITS.tiles, scaling](self.a, part, tile, decoded)
 
     def takes_bytes(self) -> Bool:
         """Says no."""

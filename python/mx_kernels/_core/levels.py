@@ -4,7 +4,7 @@
     avx512_bf16    the next level's, VBMI, BF16  64-byte vpdpbusd        64-byte vdpbf16ps
     avx512_vnni    AVX-512 F, BW, DQ, VL, VNNI   64-byte vpdpbusd        64-byte vfmadd
     avx2           AVX2, FMA, BMI2, F16C         32-byte vpmaddubsw      32-byte vfmadd
-    sse4           SSE4.2, POPCNT                widening multiplies     multiply and add
+    sse4           SSE4.2, POPCNT                16-byte pmaddubsw       multiply and add
     native         anything the compiler knows of the host; what other machines get
 
 Every level gives the same bits. The environment variable MX_KERNELS_CPU names one; a level
