@@ -27,11 +27,6 @@ comptime NVFP4 = Format.NVFP4
 """The format of weights beside `OPERANDS`: the same codes under other scales."""
 
 
-def scale_of_weights(format: Int) -> Scale:
-    """Returns the kind of the scales of four-bit weights, by their format's position."""
-    return NVFP4.scale if format == NVFP4.code() else OPERANDS.scale
-
-
 @always_inline
 def block_scales(scale: Scale) -> Int:
     """Returns the scales of a row in a block of `BLOCK` elements."""

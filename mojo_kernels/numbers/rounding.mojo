@@ -26,7 +26,7 @@ from std.memory import bitcast
 from .elements import Element
 from .encode import round_divided
 from .floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS, FloatBits
-from .formats import Format
+from .formats import FORMATS, Format
 from .scales import E8M0_LARGEST, FLOAT32_NAN, Scale
 
 
@@ -149,3 +149,16 @@ def e4m3_scale_of_code(amax: UInt32, rounded: UInt32) -> UInt32:
     if amax >= UInt32(FloatBits[DType.float32].NOT_FINITE):
         code = NAN
     return code
+
+
+def carry_of(format: Int, rounding: Rounding) -> UInt32:
+    """Returns a rule's carry for float32 bits and the elements of a format.
+
+    Of a format with float scales, whether they are powers of two.
+    """
+    comptime for i in range(len(FORMATS)):
+        if format == i:
+            comptime if FORMATS[i].scale.has_float():
+                return UInt32(1 if rounding == Rounding.RCEIL else 0)
+            return UInt32(rounding.carry[F32_MANTISSA_BITS, FORMATS[i].element]())
+    return 0

@@ -19,9 +19,9 @@ from std.bit import log2_floor
 from ..experts import Experts
 from ..launch.queue import DevicePointer, KernelStruct, device_pointer
 from ..layouts import OperandLayout, Plain, RUN_BYTES
-from ..numbers.floats import F32_MANTISSA_BITS, round_to
+from ..numbers.floats import round_to
 from ..numbers.formats import FORMATS, Format, block_of, has_e4m3_scales, has_float_scales
-from ..numbers.rounding import Rounding, float_scale_from_amax, tensor_scale_from_amax
+from ..numbers.rounding import carry_of, float_scale_from_amax, tensor_scale_from_amax
 from ..numbers.scales import decode_scale
 from ..problem import Left, LeftKind, NO_BIAS, Problem
 from .codec import ANY_BITS, Chunk, LANES_PER_BLOCK
@@ -34,19 +34,6 @@ from .views import AnyFloats, PackedRows
 
 comptime LOG2_LANES_PER_FLOAT_BLOCK = log2_floor(Format.FP8_BLOCK.block_k // CHUNK)
 """Lanes that hold a block with a float scale that is no whole row, as an exponent."""
-
-
-def carry_of(format: Int, rounding: Rounding) -> UInt32:
-    """Returns a rule's carry for float32 bits and the elements of a format.
-
-    Of a format with float scales, whether they are powers of two.
-    """
-    comptime for i in range(len(FORMATS)):
-        if format == i:
-            comptime if FORMATS[i].scale.has_float():
-                return UInt32(1 if rounding == Rounding.RCEIL else 0)
-            return UInt32(rounding.carry[F32_MANTISSA_BITS, FORMATS[i].element]())
-    return 0
 
 
 @fieldwise_init

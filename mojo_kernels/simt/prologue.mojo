@@ -16,10 +16,10 @@ from ..launch.grid import Grid
 from ..launch.queue import DevicePointer, Queue, device_pointer
 from ..numbers.formats import Format, block_of, has_e4m3_scales, has_float_scales
 from ..numbers.norms import Rounds
-from ..numbers.rounding import LARGEST_CODE, float_scale_from_amax, tensor_scale_from_amax
+from ..numbers.rounding import LARGEST_CODE, carry_of, float_scale_from_amax
+from ..numbers.rounding import tensor_scale_from_amax
 from ..problem import ANY
 from ..tiles import in_shared
-from .arguments import carry_of
 from .codec import BLOCK, WORD_BITS, amax_of_lanes, element_of
 from .encode import Divisor
 from .host import BFLOAT16, FLOAT32, VECTOR_BYTES, bytes_of

@@ -30,10 +30,9 @@ from ..numbers.floats import FLOAT_TYPES, FloatBits, round_product_to, round_to
 from ..numbers.formats import E4M3_BLOCK, FORMATS, Format
 from ..numbers.formats import block_of, has_e4m3_scales, has_float_scales
 from ..numbers.formats import scale_bytes_of
-from ..numbers.rounding import LARGEST_CODE, float_scale_from_amax
+from ..numbers.rounding import LARGEST_CODE, carry_of, float_scale_from_amax
 from ..numbers.rounding import tensor_scale_from_amax
 from ..problem import ANY, may_be
-from .arguments import carry_of
 from .codec import BLOCK, amax_of_lanes, decode_chunk, element_of, f32_of_scale
 from ..tiles import in_shared
 from .host import CHUNK, VECTOR_BYTES

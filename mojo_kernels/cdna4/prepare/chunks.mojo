@@ -238,7 +238,7 @@ struct CodeRow[format: Format, dtype: DType](TrivialRegisterPassable):
 
 
 @fieldwise_init
-struct Rows(TrivialRegisterPassable):
+struct InputRows(TrivialRegisterPassable):
     """Rows of floats."""
 
     var tensor: Bytes

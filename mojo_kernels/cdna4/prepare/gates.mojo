@@ -17,13 +17,13 @@ from ...numbers.floats import FLOAT_TYPES
 from ...numbers.formats import FORMATS, Format
 from ...numbers.gates import Gate, INFINITY
 from ...numbers.norms import SEGMENT
-from ...simt.arguments import carry_of
+from ...numbers.rounding import carry_of
 from ..chip import CUS, LANES, WORD_BYTES
 from ..epilogue.gate import QuickGate
 from ..instructions.lds import allocate_lds
 from ..instructions.wave import ROW_LANES
 from ..operands.memory import Output, bytes_of, input, output, quotient, remainder
-from .chunks import CodeRow, LEVELS, MAX_STRIDE, Place, Rows, floats_of, is_made, load_at
+from .chunks import CodeRow, InputRows, LEVELS, MAX_STRIDE, Place, floats_of, is_made, load_at
 from .chunks import next_level, rounded, set_level
 from .float_scales import CHUNK, load_chunk, magnitude_of, maximum_of_workgroup
 
@@ -45,8 +45,8 @@ struct _Sums[dtype: DType](TrivialRegisterPassable):
 struct _GatedRows[dtype: DType](TrivialRegisterPassable):
     """Rows of gates and ups."""
 
-    var gates: Rows
-    var ups: Rows
+    var gates: InputRows
+    var ups: InputRows
     var gate: Gate
 
     @always_inline
@@ -114,8 +114,8 @@ def gate_to_codes[
     """
     var gate = Gate.of_word(word, limit, alpha)
     var all = _GatedRows[dtype](
-        Rows(bytes_of(input[dtype](Int(gates))), rows, Int(row_stride), k),
-        Rows(bytes_of(input[dtype](Int(ups))), rows, Int(up_stride), k),
+        InputRows(bytes_of(input[dtype](Int(gates))), rows, Int(row_stride), k),
+        InputRows(bytes_of(input[dtype](Int(ups))), rows, Int(up_stride), k),
         gate,
     )
     if gate.is_interleaved():

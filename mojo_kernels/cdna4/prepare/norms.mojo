@@ -26,7 +26,7 @@ from ...launch.queue import Queue
 from ...numbers.floats import FLOAT_TYPES
 from ...numbers.formats import FORMATS, Format
 from ...numbers.norms import Rounds, SEGMENT, mean_of, reciprocal_of
-from ...simt.arguments import carry_of
+from ...numbers.rounding import carry_of
 from ...tiles import RegisterTile, in_registers
 from ..chip import CUS, LANES, WORD_BYTES
 from ..instructions.lds import Lds, allocate_lds, tile_at
@@ -35,7 +35,7 @@ from ..instructions.memory import scalar_here
 from ..instructions.vector import unpacked_here
 from ..instructions.wave import ROW_LANES, kept_halves, of_lane, sum_of_quad
 from ..operands.memory import Bytes, Input, Output, bytes_of, input, output, quotient, remainder
-from .chunks import CodeRow, Floats, LEVELS, MAX_STRIDE, Place, Rows, floats_of, is_made
+from .chunks import CodeRow, Floats, InputRows, LEVELS, MAX_STRIDE, Place, floats_of, is_made
 from .chunks import load_at, memory_at, next_level, rounded, set_level, store_at
 from .float_scales import CHUNK, magnitude_of, maximum_of_workgroup
 
@@ -166,7 +166,7 @@ struct _Segments(TrivialRegisterPassable):
 @always_inline
 def _load_row[
     dtype: DType, //
-](rows: Rows, row: Int32, segments: _Segments, to: RegisterTile[dtype, CHUNK, HELD]):
+](rows: InputRows, row: Int32, segments: _Segments, to: RegisterTile[dtype, CHUNK, HELD]):
     """Starts loading what a wave has of a row."""
     var memory = rows.at[dtype](row)
     comptime for i in range(HELD):
@@ -217,7 +217,7 @@ def norm_to_codes[
     var row = Int32(block_idx.x)
     var held = in_registers[dtype, CHUNK, HELD]()
     var next = in_registers[dtype, CHUNK, HELD]()
-    var of_rows = Rows(bytes_of(x), rows, Int(row_stride), k)
+    var of_rows = InputRows(bytes_of(x), rows, Int(row_stride), k)
     comptime if IS_AHEAD:
         _load_row(of_rows, row, segments, next)
     # What is usual stays in registers; else weights and biases are loaded for each row.
@@ -240,9 +240,9 @@ def norm_to_codes[
             _load_row(of_rows, row + step, segments, next)
         if Int(residual) != 0:
             var added = in_registers[dtype, CHUNK, HELD]()
-            var residuals = Rows(bytes_of(residual), rows, Int(residual_stride), k)
+            var residuals = InputRows(bytes_of(residual), rows, Int(residual_stride), k)
             _load_row(residuals, row, segments, added)
-            var sums = Rows(bytes_of(stream), rows, Int(k), k).at[dtype](row)
+            var sums = InputRows(bytes_of(stream), rows, Int(k), k).at[dtype](row)
             comptime for i in range(HELD):
                 held[i] = rounded[dtype](floats_of(held[i]) + floats_of(added[i]))
                 store_at(
