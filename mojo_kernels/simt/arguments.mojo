@@ -20,7 +20,7 @@ from ..experts import Experts
 from ..launch.queue import DevicePointer, KernelStruct, device_pointer
 from ..layouts import OperandLayout, Plain, RUN_BYTES
 from ..numbers.floats import round_to
-from ..numbers.formats import FORMATS, Format, block_of, has_e4m3_scales, has_float_scales
+from ..numbers.formats import Format, block_of, has_e4m3_scales, has_float_scales
 from ..numbers.rounding import carry_of, float_scale_from_amax, tensor_scale_from_amax
 from ..numbers.scales import decode_scale
 from ..problem import Left, LeftKind, NO_BIAS, Problem

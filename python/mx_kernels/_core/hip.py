@@ -64,7 +64,7 @@ class Kind(NamedTuple):
     """The format of the weights."""
     x: int | None
     """None for activations that are encoded."""
-    scale_rule: int | None
+    rounding: int | None
     out: int
     bias: int | None
     columns: int | None = None
@@ -248,9 +248,9 @@ class Rocm:
         left, right, result, sizes = MULTIPLY.split(arguments)
         m, n, k = sizes
         self._check_formats(left.kind, left.format, right.format, self._native.pairs())
-        x_dtype, scale_rule = left.dtype, left.scale_rule
+        x_dtype, rounding = left.dtype, left.rounding
         if left.kind == ENCODED:
-            x_dtype = scale_rule = None
+            x_dtype = rounding = None
             storage = _stored_bytes(facts().plain, (m, k), left.format)
             values, scales = (
                 call.rows(address, shape[1], shape)
@@ -260,7 +260,7 @@ class Rocm:
         else:
             left = self._rows(call, left, (m, k))
         encoded_in = None if left.kind == KEPT else left.format
-        kind = Kind(encoded_in, right.format, x_dtype, scale_rule, result.dtype, _dtype_of(result))
+        kind = Kind(encoded_in, right.format, x_dtype, rounding, result.dtype, _dtype_of(result))
         product = self._product(kind)
 
         right = call.weights(right, (n, k))
@@ -326,7 +326,7 @@ class Rocm:
         """Returns the kind of a product of experts; raises unless there are kernels for it."""
         self._check_formats(left.kind, left.format, experts.format, self._native.expert_pairs())
         encoded_in = None if left.kind == KEPT else left.format
-        types = left.dtype, left.scale_rule, out, _dtype_of(experts)
+        types = left.dtype, left.rounding, out, _dtype_of(experts)
         return Kind(encoded_in, experts.format, *types)
 
     @staticmethod
