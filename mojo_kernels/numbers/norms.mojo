@@ -24,6 +24,8 @@ comptime SEGMENT = 512
 """Neighbours of a row whose sum is float32."""
 comptime HALF_SEGMENT = SEGMENT // 2
 """How far apart the two are that are added first."""
+comptime NO_ADDEND = Float32(-0.0)
+"""What is added where there is nothing to add."""
 
 comptime _MAGIC = UInt64(0x5FE6EB50C7B537A9)
 """Less half of the bits of v it is v ** -0.5 to 3.5 %."""
