@@ -99,7 +99,8 @@ def test_every_other_pair_of_formats_compiles_for_batches_and_for_no_rows(pairs)
 def test_kernels_find_their_arguments_in_registers_and_need_no_scratch(mef, request):
     for program in device_programs(request.getfixturevalue(mef)):
         _, scratch, preload = KERNEL_DESCRIPTOR.unpack_from(section(program, b".rodata"))
-        assert preload > 0
+        # The portable kernel of norms and gates takes records, which stay in memory.
+        assert preload > 0 or b"mojo_kernels_simt_prologue" in program
         assert scratch == 0
 
 
