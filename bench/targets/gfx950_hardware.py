@@ -54,22 +54,22 @@ def triton_call(x, plain, out) -> Call:
     return lambda: peer.multiply(x, plain.codes, plain.scales, out, tiling)
 
 
-def aiter_call(a: mx.MXTensor, w: mx.MXTensor, out: torch.Tensor) -> Call:
-    """Returns a call of AITER's product of codes, which takes the bytes of our layout.
+def aiter_product(a: mx.MXTensor, out: torch.Tensor) -> Callable[[mx.MXTensor], torch.Tensor]:
+    """Returns AITER's product of codes by weights, which takes the bytes of our layout.
 
     Rows of codes are plain, their scales are not; `out` has rows for whole tiles.
     """
     import aiter  # noqa: PLC0415  a peer, where it is installed
 
     codes, scales = torch.float4_e2m1fn_x2, torch.float8_e8m0fnu
-    left, right = a.codes.view(codes), w.codes.view(codes)
-    of_left, of_right = (q.scales.view(scales) for q in (a.preshuffle(device=NAME), w))
+    left, of_left = a.codes.view(codes), a.preshuffle(device=NAME).scales.view(scales)
 
-    def call() -> torch.Tensor:
+    def product(w: mx.MXTensor) -> torch.Tensor:
+        right, of_right = w.codes.view(codes), w.scales.view(scales)
         aiter.gemm_a4w4(left, right, of_left, of_right, out, bpreshuffle=True)
         return out[: len(left)]
 
-    return call
+    return product
 
 
 def installed_peers() -> dict[str, bool]:
@@ -135,8 +135,7 @@ def _systems(
         bf16["Triton dot_scaled"] = checked(lambda w: triton_call(x, w, out)(), packed, kept)
     codes = {}
     if peers["aiter"]:
-        calls = {id(w): aiter_call(a, w, whole) for w in stored}
-        codes["AITER"] = checked(lambda w: calls[id(w)](), stored, rounded)
+        codes["AITER"] = checked(aiter_product(a, whole), stored, rounded)
 
     def fused(activations: str) -> dict[str, list[Call]]:
         exact = kept

@@ -361,10 +361,8 @@ class MXNorm(nn.Module):
 
     def extra_repr(self) -> str:
         """Names its numbers in the module's repr."""
-        size = self.weight.shape[0]
-        return (
-            f"{size}, eps={self.eps}, rounds={self.rounds}, gives {self.format}, {self.scale_rule}"
-        )
+        size, gives = self.weight.shape[0], f"{self.format}, {self.scale_rule}"
+        return f"{size}, eps={self.eps}, rounds={self.rounds}, gives {gives}"
 
 
 class MXMLP(nn.Module):

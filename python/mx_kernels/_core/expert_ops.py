@@ -150,11 +150,8 @@ class GroupedLinear(_Backwards):
 def _moe_arguments(x, *rest):
     """Checks a call; returns what `products` takes."""
     gate_up, down, (ids, counts, *rest) = weights_of(*rest[:5]), weights_of(*rest[5:10]), rest[10:]
-    biases, gate, (scale_rule, out_dtype, activations) = (
-        rest[:2],
-        GateOptions(*rest[2:-3]),
-        rest[-3:],
-    )
+    biases, gate = rest[:2], GateOptions(*rest[2:-3])
+    scale_rule, out_dtype, activations = rest[-3:]
     call = x, gate_up, down, ids, counts, biases, gate, scale_rule, activations
     mode, gate = checks.check_moe(*call)
     dtype = float_code(out_dtype, "out_dtype")

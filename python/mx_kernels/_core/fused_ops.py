@@ -178,26 +178,34 @@ def check_gate_rows(
     check_floats(x, "x")
     if not x.shape:
         raise ValueError("x: got a single number, expected shape [..., K]")
+    shape = *x.shape[:-1], hidden_numbers(x.shape, options, chosen, has_up=up is not None)
     if up is None:
-        if chosen.row.is_gated and x.shape[-1] % 2:
-            raise ValueError(
-                f"x: got shape {show(x.shape)}, expected [..., 2K], gates and ups of "
-                f"{options.hidden_act!r}; or give the ups: up=..."
-            )
-        return (*x.shape[:-1], x.shape[-1] // 2 if chosen.row.is_gated else x.shape[-1])
-    if not chosen.row.is_gated:
-        raise ValueError(f"up: got one with hidden_act={options.hidden_act!r}, which has no gate")
-    if options.interleaved is not None:
-        raise ValueError(
-            f"interleaved: got {options.interleaved} with gates and ups of their own, expected None"
-        )
+        return shape
     check_floats(up, "up")
     check_together("up", up, "x", x)
     check_same_kind("up", up, "x", x)
     got, expected = ((dtype_name(a), show(a.shape)) for a in (up, x))
     if got != expected:
         raise ValueError(f"up: got {' '.join(got)}, expected {' '.join(expected)}, what x is")
-    return tuple(x.shape)
+    return shape
+
+
+def hidden_numbers(shape, options: GateOptions, chosen: GateChoice, *, has_up: bool) -> int:
+    """Checks a shape of gates, and whether ups may stand beside; returns a row's hidden numbers."""
+    holds_both = chosen.row.is_gated and not has_up
+    if has_up and not chosen.row.is_gated:
+        raise ValueError(f"up: got one with hidden_act={options.hidden_act!r}, which has no gate")
+    if has_up and options.interleaved is not None:
+        raise ValueError(
+            f"interleaved: got {options.interleaved} with gates and ups of their own, expected None"
+        )
+    k = shape[-1]
+    if holds_both and k % 2:
+        raise ValueError(
+            f"x: got shape {show(shape)}, expected [..., 2K], gates and ups of "
+            f"{options.hidden_act!r}; or give the ups: up=..."
+        )
+    return k // 2 if holds_both else k
 
 
 def gate_quantize(

@@ -325,11 +325,8 @@ def _decided(
     needs_some: bool = True,
 ) -> tuple[dict[Layer, str | None], dict[Layer, str]]:
     """Returns why each layer is kept, and what the activations of the others become."""
-    fmt, scale_rule, device = (
-        format_named(choices["format"]),
-        choices["scale_rule"],
-        choices["device"],
-    )
+    fmt = format_named(choices["format"])
+    scale_rule, device = choices["scale_rule"], choices["device"]
     quantized(torch.zeros(1, fmt.k_multiple, device="cpu"), **choices)  # Raises if a name is wrong.
     fmt = format_named(weights_format(fmt.name))
     tree = Tree(model)

@@ -9,7 +9,7 @@ from max.graph import TensorValue, ops
 from mx_kernels._core.arrays import Array, show
 from mx_kernels._core.checks import check_rounding, check_rule, format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, facts
-from mx_kernels._core.fused_ops import ROUNDS, NormOptions, check_norm_numbers
+from mx_kernels._core.fused_ops import ROUNDS, NormOptions, check_norm_numbers, hidden_numbers
 from mx_kernels._core.gates import GateOptions, chosen_gate
 from mx_kernels.hints import (
     ActivationsName,
@@ -168,24 +168,13 @@ def gate_quantize(
         ValueError: if shapes or devices do not fit together, a name is unknown, or a number is
             not the activation's.
     """
-    k = check_floats(x, "x")
+    width = check_floats(x, "x")
     options = GateOptions(hidden_act, interleaved, limit, alpha, beta, linear_beta)
-    row, are_neighbours, *numbers = chosen_gate(options)
+    chosen = chosen_gate(options)
+    k = hidden_numbers([*x.shape[:-1], width], options, chosen, has_up=up is not None)
     if up is not None:
-        if not row.is_gated:
-            raise ValueError(f"up: got one with hidden_act={hidden_act!r}, which has no gate")
-        if interleaved is not None:
-            raise ValueError(
-                f"interleaved: got {interleaved} with gates and ups of their own, expected None"
-            )
         _check_like(up, "up", x)
-    elif row.is_gated:
-        if k % 2:
-            raise ValueError(
-                f"x: got shape {show(x.shape)}, expected [..., 2K], gates and ups of "
-                f"{hidden_act!r}; or give the ups: up=..."
-            )
-        k //= 2
+    _, are_neighbours, *numbers = chosen
     rows = folded(x)
     operands = [rows, _nothing(x, 2) if up is None else folded(up)]
     operands += [ops.constant(np.float32(n), DType.float32, CPU_REF) for n in numbers]
