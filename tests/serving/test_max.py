@@ -34,6 +34,8 @@ pytestmark = pytest.mark.deep
 
 WORKER = str(ROOT / "bench/serving/max_worker.py")
 START_SECONDS = 600
+LOADING_S = 60
+"""Of a start that loads its graphs, on a busy machine too; an idle one compiles for over 100."""
 REQUESTS, CLIENTS = 200, 8
 ABORTED = 1
 """The exit status of a command of click's after SIGINT, of which it says that it aborted."""
@@ -136,12 +138,15 @@ def test_what_is_left_as_floats_is_quantized_as_transformers_has_it(
     assert off.min() <= EXACT and left.min() > 10 * EXACT, "heads of floats are no nearer"
 
 
-def test_a_second_start_compiles_nothing(python, folder, monkeypatch):
+def test_a_second_start_compiles_nothing(python, folder, monkeypatch, tmp_path):
+    """Not by MAX's own cache either, in which a first start may have found its graphs."""
     monkeypatch.setenv(ACTIVATIONS, "mxint8")
     flags = kept(python, folder, "llama")
     first = json.loads((folder / "out" / "llama-export_mefs" / "found.json").read_text())
+    monkeypatch.setenv("MODULAR_CACHE_DIR", str(tmp_path))
     tokens, _, seconds = generated(python, folder, "llama", **flags)
-    assert tokens == first["tokens"] and seconds < first["start_seconds"] / 3
+    assert tokens == first["tokens"] and seconds < LOADING_S
+    assert not [path for path in tmp_path.rglob("*") if "mef" in path.parts and path.is_file()]
 
 
 # Sentences
