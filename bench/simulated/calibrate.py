@@ -7,6 +7,13 @@ averaged over 101 launches, each with operands of its own. All of them together 
 the Infinity Cache, so that operands are cold, except for small ones: `warm`. Rows in the order of
 their measured time are taken alternately to fit (parameters.py says what) and to judge. What is
 kept is the model's time and its ratio to the measured one.
+
+    python -m bench.simulated.calibrate     fits the clock of busy matrix pipes
+
+`POINTS` are the rates that AMD publishes with its Gluon tutorials for gfx950, products of 4096 x
+4096 x K, each with the busy share of the matrix pipes in its loop: how far the rate is below what
+the share would give at the peak clock is the clock. Of each width of operands every other point,
+by share, is fitted and the others judge.
 """
 
 from __future__ import annotations
@@ -22,9 +29,12 @@ import numpy as np
 from bench.device import REPOSITORY
 from bench.simulated import aiter
 from gfx950.timing import profile
-from gfx950.timing.parameters import Machine
+from gfx950.timing.parameters import FP16_FLOPS_PER_CYCLE, Machine
 
 RESULTS = REPOSITORY / "bench" / "results" / "gfx950-calibration.csv"
+POINTS = REPOSITORY / "bench" / "results" / "gfx950-clock.csv"
+LOOP_SHARE = 0.95
+"""Of a launch of these points, as their source says."""
 PICTURE = REPOSITORY / "python" / "gfx950" / "calibration.png"
 LAUNCHES = 101
 EVERY, EVERY_WARM = 8, 3
@@ -175,8 +185,78 @@ def write(rows: Sequence[Row], path: Path = RESULTS) -> None:
         writer.writerows(asdict(row) for row in rows)
 
 
-def main(table: str) -> None:
-    """Times, keeps and draws all chosen rows of a table."""
+@dataclass(frozen=True)
+class Point:
+    """A published rate, and how busy matrix pipes were."""
+
+    kernel: str
+    operands: str
+    """`fp4`, `fp8` or `fp16`."""
+    k: int
+    loop_share: float
+    tflops: float
+
+    @property
+    def share(self) -> float:
+        """Busy share of the pipes over the launch."""
+        return self.loop_share * LOOP_SHARE
+
+    @property
+    def ghz(self) -> float:
+        """The clock at which pipes as busy as these have that rate."""
+        machine = Machine()
+        pipes = machine.num_cus * machine.simds_per_cu * FLOPS_PER_CYCLE[self.operands]
+        return self.tflops * 1e3 / (pipes * self.share)
+
+    @property
+    def modelled_ghz(self) -> float:
+        """The same by the model."""
+        machine = Machine(clock_ghz=Machine().peak_ghz)
+        return machine.ghz_of(self.share, FLOPS_PER_CYCLE[self.operands])
+
+
+FLOPS_PER_CYCLE = {
+    name: FP16_FLOPS_PER_CYCLE * times for name, times in (("fp4", 4), ("fp8", 2), ("fp16", 1))
+}
+
+
+def points(path: Path = POINTS) -> dict[str, list[Point]]:
+    """Returns the published rates by operands and share; those at even places are fitted."""
+    with path.open() as file:
+        found = [
+            Point(r["kernel"], r["operands"], int(r["k"]), float(r["loop_share"]),
+                  float(r["tflops"])) for r in csv.DictReader(file)
+        ]  # fmt: skip
+    found.sort(key=lambda point: (point.operands, point.loop_share, point.tflops))
+    return {name: [p for p in found if p.operands == name] for name in FLOPS_PER_CYCLE}
+
+
+def fitted_ghz(of: Sequence[Point]) -> float:
+    """Returns the clock of pipes that are never idle, by least squares from the peak clock on."""
+    share, ghz = (np.array([getattr(p, name) for p in of]) for name in ("share", "ghz"))
+    peak = Machine().peak_ghz
+    return peak - (share * (peak - ghz)).sum() / (share**2).sum()
+
+
+def clock_table() -> str:
+    """Returns published and modelled clocks."""
+    lines = ["point                           K  share   GHz  model  time / published"]
+    for name, of in points().items():
+        for i, point in enumerate(of):
+            lines.append(
+                f"{point.kernel:28}{point.k:6} {point.share:6.1%} {point.ghz:5.2f} "
+                f"{point.modelled_ghz:6.2f} {point.ghz / point.modelled_ghz:17.2f}"
+                f" {'judges' if i % 2 else 'fitted'}"
+            )
+        lines.append(f"{name}: never idle {fitted_ghz(of[::2]):.2f} GHz")
+    return "\n".join(lines)
+
+
+def main(table: str = "") -> None:
+    """Times, keeps and draws all chosen rows of a table; without one, fits the clock."""
+    if not table:
+        print(clock_table())
+        return
     rows = list(timed(chosen(measured(Path(table)))))
     write(rows)
     draw(rows, PICTURE)

@@ -5,7 +5,7 @@ import pytest
 
 from bench.simulated import calibrate
 from bench.simulated.calibrate import Row
-from gfx950.timing.parameters import VARIANTS
+from gfx950.timing.parameters import VARIANTS, Machine
 
 ROWS = calibrate.read()
 
@@ -49,3 +49,37 @@ def test_rows_are_split_by_their_measured_time(tmp_path):
     assert [row.m for row in rows] == list(range(1, 41))
     assert all(row.is_warm for row in rows)
     assert len(calibrate.chosen(rows)) == 17, "every 8th, and every 3rd of the warm ones"
+
+
+OPERANDS = calibrate.FLOPS_PER_CYCLE
+TWINS = 0.13
+"""By so much AMD's own rates of one kernel differ."""
+
+
+@pytest.mark.parametrize("operands", OPERANDS)
+def test_the_clock_of_busy_pipes_is_fitted_to_half_of_the_published_rates(operands):
+    points = calibrate.points()[operands]
+    fitted, judging = points[::2], points[1::2]
+    ghz = getattr(Machine(), f"busy_{operands}_ghz")
+    assert ghz == pytest.approx(calibrate.fitted_ghz(fitted), abs=0.005)
+    errors = np.array([abs(point.ghz / point.modelled_ghz - 1) for point in judging])
+    busy = np.array([point.loop_share > 0.9 for point in judging])
+    assert np.median(errors) <= 0.05
+    assert np.median(errors[busy]) <= 0.08
+    assert errors.max() <= TWINS
+
+
+def test_the_same_kernel_was_published_twice():
+    """No model of a launch is nearer to both than half of what lies between them."""
+    rates = {
+        point.kernel: point.tflops
+        for point in calibrate.points()["fp4"]
+        if point.kernel.startswith("intra a4w4 v1")
+    }
+    assert 0.11 < rates["intra a4w4 v1 all v2.1"] / rates["intra a4w4 v1"] - 1 < TWINS
+
+
+def test_the_clock_is_fitted_without_a_table(capsys):
+    calibrate.main()
+    said = capsys.readouterr().out
+    assert all(f"{name}: never idle" in said for name in OPERANDS)

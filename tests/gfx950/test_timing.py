@@ -108,11 +108,29 @@ PEAKS = [
 @pytest.mark.parametrize("op, registers, mods, peak_pflops", PEAKS)
 def test_a_loop_of_independent_mfmas_reaches_the_published_peak(op, registers, mods, peak_pflops):
     body = looped(mfmas(op, registers, 4, mods) * 32)
-    machine = Machine(clock_ghz=Machine().peak_ghz)
+    machine = variants(MACHINE)["latency"]
     result = simulate(traced(body, waves=4, trips=4), machine=machine)
     assert result.loop.mfma_utilisation > 0.99
     pflops = result.flops / result.kernel_us * 1e-9
     assert pflops == pytest.approx(peak_pflops, rel=0.02)
+
+
+@pytest.mark.parametrize("op, registers, mods, busy_ghz", [
+    ("v_mfma_f32_16x16x128_f8f6f4", 4, FP4, MACHINE.busy_fp4_ghz),
+    ("v_mfma_f32_32x32x64_f8f6f4", 16, "cbsz:4", MACHINE.busy_fp8_ghz),
+    ("v_mfma_f32_16x16x32_bf16", 4, "", MACHINE.busy_fp16_ghz),
+])  # fmt: skip
+def test_busy_pipes_hold_the_clock_down(op, registers, mods, busy_ghz):
+    """As far as they are busy over the launch, of which a launch's cost is a part."""
+    short, long = (
+        simulate(traced(looped(mfmas(op, registers, 4, mods) * 32), waves=4, trips=trips))
+        for trips in (1, 20)
+    )
+    assert short.machine.clock_ghz == MACHINE.clock_ghz > long.machine.clock_ghz > busy_ghz
+    fallen = MACHINE.peak_ghz - (MACHINE.peak_ghz - busy_ghz) * long.mfma_share
+    assert long.machine.clock_ghz == pytest.approx(fallen, rel=0.03)
+    no_pipes = simulate(traced("\tv_mov_b32_e32 v0, v1\n" * 64, waves=4))
+    assert no_pipes.machine == MACHINE
 
 
 def test_an_accumulation_chain_runs_back_to_back():

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -61,6 +61,8 @@ class Profile:
     """Cycles of the first round on CU 0, from its first instruction to its last store."""
     mfma_utilisation: float
     """Busy share of the CU's matrix pipes over `cycles`."""
+    mfma_flops_per_cycle: float
+    """Of a busy matrix pipe."""
     loop: Loop | None
     stalls: dict[str, float]
     """Share of all wave cycles spent waiting, by reason (`cu.STALLS`)."""
@@ -96,6 +98,12 @@ class Profile:
     def time_us(self) -> float:
         """Estimate for the whole launch."""
         return self.machine.launch_us + self.kernel_us
+
+    @property
+    def mfma_share(self) -> float:
+        """Busy share of the matrix pipes over the whole launch."""
+        on_cus = self.grid_cycles / (CYCLES_PER_US_PER_GHZ * self.machine.clock_ghz)
+        return self.mfma_utilisation * on_cus / self.time_us
 
     @property
     def tflops(self) -> float:
@@ -234,7 +242,13 @@ def simulate(
 
 
 def _timed(priced: _Priced, machine: Machine) -> Profile:
-    """Runs the rounds of a launch on one CU."""
+    """Runs the rounds of a launch on one CU, at the clock that its matrix pipes leave."""
+    found = _timed_at(priced, machine)
+    ghz = machine.ghz_of(found.mfma_share, found.mfma_flops_per_cycle)
+    return found if ghz == machine.clock_ghz else _timed_at(priced, replace(machine, clock_ghz=ghz))
+
+
+def _timed_at(priced: _Priced, machine: Machine) -> Profile:
     trace, placement = priced.trace, priced.placement
     share = Share(placement.active_cus)
     rounds = _Rounds(priced.groups, lambda: ComputeUnit(machine, share, priced.where))
@@ -251,6 +265,7 @@ def _timed(priced: _Priced, machine: Machine) -> Profile:
         placement=placement,
         cycles=first.cycles,
         mfma_utilisation=first.mfma_busy / pipes if pipes else 0.0,
+        mfma_flops_per_cycle=first.flops / first.mfma_busy if first.mfma_busy else 0.0,
         loop=_loop(trace.kernel, first, machine),
         stalls={name: first.stalls[name] / wave_cycles for name in STALLS if first.stalls[name]},
         lds_cycles=first.lds_cycles,

@@ -23,9 +23,12 @@ LLVM = "LLVM AMDGPU wait states and scheduling model"
 GLUON = "ROCm/gfx950-gluon-tutorials"
 PRACTICE = "GCN and CDNA practice, not looked up for gfx950"
 AITER = "fit to AITER's tuned table (MODEL.md)"
+POWER = "fit to AMD's published rates (MODEL.md)"
 CDNA3 = "AMD CDNA3 white paper, assumed unchanged"
 
 
+FP16_FLOPS_PER_CYCLE = 1024
+"""Of a matrix pipe; 8-bit operands twice as many, four-bit ones four times."""
 MAX_VALUE = 1 << 40
 """Of a parameter."""
 
@@ -52,6 +55,9 @@ class Machine:
 
     clock_ghz: float = fact(1.8, "GHz", 1.3, 2.4, f"under load: {AITER}")
     peak_ghz: float = fact(2.4, "GHz", 2.4, 2.4, AMD)
+    busy_fp4_ghz: float = fact(1.28, "GHz", 1.1, 2.4, f"matrix pipes never idle: {POWER}")
+    busy_fp8_ghz: float = fact(1.66, "GHz", 1.5, 2.4, f"the same, 8-bit operands: {POWER}")
+    busy_fp16_ghz: float = fact(1.40, "GHz", 1.3, 2.4, f"the same, wider operands: {POWER}")
     num_xcds: int = fact(8, "", 8, 8, AMD)
     cus_per_xcd: int = fact(32, "", 32, 32, AMD)
     simds_per_cu: int = fact(4, "", 4, 4, ISA)
@@ -110,6 +116,22 @@ class Machine:
         """Compute units of the chip."""
         return self.num_xcds * self.cus_per_xcd
 
+    def ghz_of(self, mfma_share: float, flops_per_cycle: float) -> float:
+        """Returns the clock of a launch, which power holds down where matrix pipes are busy.
+
+        It falls with the busy share of the pipes from the peak to what is left to pipes that are
+        never idle, and is at most `clock_ghz`.
+
+        Args:
+            mfma_share: of the time of the launch.
+            flops_per_cycle: of a busy pipe, which tells four-bit operands from wider ones.
+        """
+        busy = self.busy_fp16_ghz
+        if flops_per_cycle > FP16_FLOPS_PER_CYCLE * 1.5:
+            is_fp4 = flops_per_cycle > FP16_FLOPS_PER_CYCLE * 3
+            busy = self.busy_fp4_ghz if is_fp4 else self.busy_fp8_ghz
+        return min(self.clock_ghz, self.peak_ghz - (self.peak_ghz - busy) * mfma_share)
+
     def per_cycle(self, gbps: float) -> float:
         """Converts GB/s to bytes per cycle of the CU clock."""
         return gbps / self.clock_ghz
@@ -126,7 +148,8 @@ class Machine:
 VARIANTS = {
     "clock": {},
     "latency": {
-        "clock_ghz": 2.4, "l2_latency": 460, "infinity_latency": 850, "hbm_latency": 1400,
+        "clock_ghz": 2.4, "busy_fp4_ghz": 2.4, "busy_fp8_ghz": 2.4, "busy_fp16_ghz": 2.4,
+        "l2_latency": 460, "infinity_latency": 850, "hbm_latency": 1400,
     },
 }  # fmt: skip
 """Two readings of the same measurements, which nobody can tell apart: the clock falls under load,
