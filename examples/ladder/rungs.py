@@ -77,6 +77,8 @@ class Rung:
     launches: Callable[[int, int, int], list[Launch]]
     ladder: str = "many_rows"
     """The table it belongs to."""
+    k_share: int = 1
+    """K over what is timed of it, where all of it takes minutes: the kernel's time is multiplied."""
 
     @property
     def published(self) -> tuple[float, float] | None:
@@ -148,11 +150,11 @@ RUNGS = [
     Rung("fused", "The product quantizes them in registers: one launch.",
          FEW_ROWS, along_k("fused", SPLITS, ("x", "none")), "few_rows"),
     Rung("fp8_scalar", "A thread computes one value of C, a byte of each operand at a time.",
-         MANY_ROWS, scalar("fp8_scalar"), "fp8"),
+         MANY_ROWS, scalar("fp8_scalar"), "fp8", 8),
     Rung("fp8_scalar_lds", "16 along K as float32 in LDS; a wave has LDS of its own.",
-         MANY_ROWS, scalar("fp8_scalar_lds"), "fp8"),
+         MANY_ROWS, scalar("fp8_scalar_lds"), "fp8", 4),
     Rung("fp8_bytes", "Matrix instructions: a wave computes 16 x 16 from LDS of its own.",
-         MANY_ROWS, eight_bits("fp8_bytes", 32, 32, 4), "fp8"),
+         MANY_ROWS, eight_bits("fp8_bytes", 32, 32, 4), "fp8", 4),
     Rung("fp8_pieces", "A load has 16 bytes a lane instead of one.",
          MANY_ROWS, eight_bits("fp8_pieces", 32, 32, 4), "fp8"),
     Rung("fp8_straight", "Loads go straight to LDS.",
@@ -276,8 +278,9 @@ class Timing:
 
 
 def profiles(rung: Rung) -> list[gfx950.Profile]:
-    """Returns the profile of each launch of a rung, on operands of zeros."""
+    """Returns the profile of each launch of a rung, on operands of zeros, along its part of K."""
     m, n, k = rung.shape
+    k //= rung.k_share
     launches = rung.launches(m, n, k)
     named = {name for launch in launches for name in launch.args if isinstance(name, str)}
     shapes = {
@@ -325,14 +328,19 @@ def _profile(launch: Launch, arrays: dict[str, np.ndarray]) -> gfx950.Profile:
 def timing(rung: Rung) -> Timing:
     """Times a rung with the model."""
     found = profiles(rung)
-    last = found[-1]
+    last, launch_us = found[-1], Machine().launch_us
+
+    def us(reading: str) -> float:
+        kernels_us = sum(one.variants[reading] - launch_us for one in found)
+        return round(len(found) * launch_us + rung.k_share * kernels_us, 2)
+
     stalls = sorted(last.stalls.items(), key=lambda item: -item[1])[:2]
     return Timing(
         rung.name,
         *rung.shape,
         launches=len(found),
-        clock_us=round(sum(one.variants["clock"] for one in found), 2),
-        latency_us=round(sum(one.variants["latency"] for one in found), 2),
+        clock_us=us("clock"),
+        latency_us=us("latency"),
         mfma_utilisation=round(last.mfma_utilisation, 3),
         lds_conflict_share=round(last.lds_conflict_share, 3),
         stalls=", ".join(f"{name} {share:.0%}" for name, share in stalls),
