@@ -19,12 +19,10 @@ from examples.ladder import rungs
 from gfx950.timing.timeline import draw
 
 RESULTS = rungs.HERE / "results.csv"
-SMALL = {"many_rows": (256, 512, 768), "few_rows": (16, 64, 1792), "fp8": (256, 256, 512)}
-"""What is computed in place of the shapes that are timed, by ladder."""
 TIMELINES = ("double_buffered", "ping_pong")
 WINDOW = (20_000, 23_000)
 """Cycles that are drawn: within the loop."""
-console = Console(width=110, highlight=False)
+console = Console(width=130, highlight=False)
 
 
 def main(
@@ -36,7 +34,7 @@ def main(
         table.add_column(heading)
     timings = []
     for rung in rungs.RUNGS:
-        got, expected, hazards = rungs.run(rung, SMALL[rung.ladder])
+        got, expected, hazards = rungs.run(rung, rung.small)
         if hazards or not np.allclose(got, expected, rtol=2**-8, atol=1e-3):
             console.print(f"{rung.name}: wrong, or a hazard: {hazards}", markup=False)
             sys.exit(1)

@@ -144,7 +144,13 @@ def by_quarters(
 @always_inline
 def _step[
     following: Int
-](tile: Quarters, stage: Int32, here: Lds, next: Lds, sums: SumTile[2 * HALF_ROWS, 2 * HALF_COLUMNS]):
+](
+    tile: Quarters,
+    stage: Int32,
+    here: Lds,
+    next: Lds,
+    sums: SumTile[2 * HALF_ROWS, 2 * HALF_COLUMNS],
+):
     """Multiplies a stage; `following`: How many stages there are to fetch, at most 2."""
     var a = in_registers[DType.uint32, PIECE_WORDS, SLICES, HALF_ROWS]()
     var w = in_registers[DType.uint32, PIECE_WORDS, SLICES, HALF_COLUMNS]()

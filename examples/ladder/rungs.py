@@ -44,9 +44,10 @@ PUBLISHED = {
     "fp8_ping_pong_8192": (3204, 3204),
 }
 """TFLOP/s that AMD measured on an MI355X, the lower and the higher of two publications: *FP8 GEMM
-optimization on AMD CDNA4-based GPUs*, a notebook (the averages of its output), and the post *FP8 GEMM
-Optimization on AMD CDNA4 Architecture* (10 March 2026). A rung is ours, with its tile, threads and
-loads; what stores C differs: 8 bytes of a row a lane here, 2 bytes there."""
+optimization on AMD CDNA4-based GPUs* (a notebook, averages of its recorded output), and *FP8 GEMM
+Optimization on AMD CDNA4 Architecture* (a post of 10 March 2026)."""
+SMALL = {"many_rows": (128, 256, 768), "few_rows": (16, 64, 1792), "fp8": (256, 512, 512)}
+SMALL_SCALAR = (48, 80, 272)
 STAGE_K, COLUMNS, THREADS, CUS = 256, 32, 256, 256
 SPLITS = 7
 """Workgroups that share K: 66 tiles of C become 462 waves, of four stages each."""
@@ -78,7 +79,12 @@ class Rung:
     ladder: str = "many_rows"
     """The table it belongs to."""
     k_share: int = 1
-    """K over what is timed of it, where all of it takes minutes: the kernel's time is multiplied."""
+    """K over what is timed of it, where all takes minutes: the kernel's time is multiplied."""
+
+    @property
+    def small(self) -> tuple[int, int, int]:
+        """(M, N, K) that is computed in place of it: few tiles, three stages or more."""
+        return SMALL_SCALAR if self.k_share > 1 else SMALL[self.ladder]
 
     @property
     def published(self) -> tuple[float, float] | None:
@@ -154,7 +160,7 @@ RUNGS = [
     Rung("fp8_scalar_lds", "16 along K as float32 in LDS; a wave has LDS of its own.",
          MANY_ROWS, scalar("fp8_scalar_lds"), "fp8", 4),
     Rung("fp8_bytes", "Matrix instructions: a wave computes 16 x 16 from LDS of its own.",
-         MANY_ROWS, eight_bits("fp8_bytes", 32, 32, 4), "fp8", 4),
+         MANY_ROWS, eight_bits("fp8_bytes", 32, 32, 4), "fp8"),
     Rung("fp8_pieces", "A load has 16 bytes a lane instead of one.",
          MANY_ROWS, eight_bits("fp8_pieces", 32, 32, 4), "fp8"),
     Rung("fp8_straight", "Loads go straight to LDS.",
@@ -220,9 +226,7 @@ def operands(m: int, n: int, k: int) -> tuple[dict[str, np.ndarray], np.ndarray]
 def fp8_operands(m: int, n: int, k: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Returns arrays for the arguments of kernels of FP8, by name, and C in float64."""
     generator = torch.Generator().manual_seed(0)
-    a, w = (
-        torch.randn(rows, k, generator=generator).to(torch.float8_e4m3fn) for rows in (m, n)
-    )
+    a, w = (torch.randn(rows, k, generator=generator).to(torch.float8_e4m3fn) for rows in (m, n))
     return {
         "fp8": a.view(torch.uint8).numpy(),
         "w_fp8": w.view(torch.uint8).numpy(),
@@ -296,9 +300,7 @@ def profiles(rung: Rung) -> list[gfx950.Profile]:
         "none": (0, np.uint8),
     }
     arrays = {
-        name: np.zeros(*shape)
-        for name, shape in shapes.items()
-        if {name, f"{name}_out"} & named
+        name: np.zeros(*shape) for name, shape in shapes.items() if {name, f"{name}_out"} & named
     }
     arrays |= {f"{name}_out": arrays[name] for name in ("codes", "code_scales") if name in arrays}
     return [_profile(launch, arrays) for launch in launches]

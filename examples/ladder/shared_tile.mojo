@@ -221,9 +221,7 @@ struct SharedTile[
     ) -> Self:
         """Finds this thread's workgroup, wave and lane."""
         var row, column = Int32(block_idx.y), Int32(block_idx.x)
-        return Self.at(
-            a_codes, a_scales, w_codes, w_scales, m, n, k, row, column, wave_of_thread()
-        )
+        return Self.at(a_codes, a_scales, w_codes, w_scales, m, n, k, row, column, wave_of_thread())
 
     @staticmethod
     @always_inline
@@ -481,10 +479,14 @@ def multiply[
 
 @always_inline
 def multiply_fp8[
-    m_tiles: Int, n_tiles: Int, rows: Int, columns: Int, //, first_row: Int = 0, first_column: Int = 0
-](
-    sums: SumTile[rows, columns], a: Pieces[SLICES, m_tiles], w: Pieces[SLICES, n_tiles]
-):
+    m_tiles: Int,
+    n_tiles: Int,
+    rows: Int,
+    columns: Int,
+    //,
+    first_row: Int = 0,
+    first_column: Int = 0,
+](sums: SumTile[rows, columns], a: Pieces[SLICES, m_tiles], w: Pieces[SLICES, n_tiles]):
     """Multiplies both slices of FP8; adds to the tiles of `sums` from the named one on."""
     comptime for m in range(m_tiles):
         comptime for n in range(n_tiles):
