@@ -61,8 +61,8 @@ def fp8_ladder() -> str:
     panel.set_ylabel("TFLOP/s")
     panel.legend(fontsize=7)
     panel.set_title(
-        "4096 x 4096 x 4096 FP8: AMD's numbers, measured on an MI355X, and the timing model of "
-        f"gfx950; commit {rows[0]['commit']}, {rows[0]['date']}",
+        "FP8, M = N = K = 4096: AMD's numbers, measured on an MI355X, and the timing model's; "
+        f"commit {rows[0]['commit']}, {rows[0]['date']}",
         fontsize=9,
     )
     return svg(figure)

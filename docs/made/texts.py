@@ -54,10 +54,9 @@ def ladder_ratios(row: dict[str, str]) -> tuple[float, float] | None:
     return low / published[1], high / published[0]
 
 
-def _between(low: float, high: float, digits: int) -> str:
-    """Writes a range, or one number if both ends read the same."""
-    ends = [f"{end:.{digits}f}" for end in (low, high)]
-    return " .. ".join(dict.fromkeys(ends))
+def _between(ends: tuple[float, float] | list[float], form: str) -> str:
+    """Writes a range in a format, or one number if both ends read the same."""
+    return " .. ".join(dict.fromkeys(format(end, form) for end in ends))
 
 
 def fp8_ladder() -> str:
@@ -71,11 +70,11 @@ def fp8_ladder() -> str:
     for row in rows:
         published, ratios = BY_NAME[row["rung"]].published, ladder_ratios(row)
         rates = ladder_rates(row)
-        digits = 0 if rates[0] >= 100 else 1
         lines.append(
             f"| `{row['rung']}` | {BY_NAME[row['rung']].adds} | "
-            f"{_between(*published, digits) if published else ''} | {_between(*rates, digits)} | "
-            f"{_between(*ratios, 2) if ratios else ''} | {float(row['mfma_utilisation']):.0%} | "
+            f"{_between(published, 'g') if published else ''} | "
+            f"{_between(rates, '.1f' if rates[0] < 100 else '.0f')} | "
+            f"{_between(ratios, '.2f') if ratios else ''} | {float(row['mfma_utilisation']):.0%} | "
             f"{float(row['lds_conflict_share']):.0%} | {row['stalls']} |"
         )
     origin = (
