@@ -9,16 +9,17 @@ from pathlib import Path
 from bench import plot
 from bench.rows import read_csv
 from bench.simulated.report import SimulatedRow
+from examples.ladder.rungs import BY_NAME
 from made import blocks, layouts
 from made.drawing import Figure, svg
-from made.texts import ladder_rows
+from made.texts import ladder_rates, ladder_rows
 
 ROOT = Path(__file__).parents[2]
 
 
 def ladder() -> str:
     """Draws the times of the rungs, a bar from one reading of the model to the other."""
-    rows = ladder_rows()
+    rows = [row for row in ladder_rows() if BY_NAME[row["rung"]].ladder != "fp8"]
     figure = Figure(figsize=(9, 3.4))
     shapes = list(dict.fromkeys((row["m"], row["n"], row["k"]) for row in rows))
     widths = [sum((row["m"], row["n"], row["k"]) == shape for row in rows) for shape in shapes]
@@ -37,6 +38,31 @@ def ladder() -> str:
     panels[0].set_ylabel("us, simulated")
     figure.suptitle(
         f"timing model of gfx950, not measured; commit {rows[0]['commit']}, {rows[0]['date']}",
+        fontsize=9,
+    )
+    return svg(figure)
+
+
+def fp8_ladder() -> str:
+    """Draws TFLOP/s of AMD's FP8 ladder, as published and in both readings of the model."""
+    rows = [row for row in ladder_rows() if BY_NAME[row["rung"]].ladder == "fp8"]
+    figure = Figure(figsize=(9, 3.4))
+    panel = figure.subplots()
+    places = range(len(rows))
+    low, high = zip(*map(ladder_rates, rows), strict=True)
+    panel.bar(places, high, color="#78909c", label="modelled, from one reading")
+    panel.bar(places, low, color="#455a64", label="to the other")
+    published = [BY_NAME[row["rung"]].published for row in rows]
+    marks = [(place, end) for place, ends in enumerate(published) if ends for end in ends]
+    panel.plot(*zip(*marks, strict=True), "_", color="#c62828", ms=16, mew=2, label="published")
+    panel.set_yscale("log")
+    panel.set_xticks(places, [row["rung"].removeprefix("fp8_") for row in rows])
+    panel.tick_params(axis="x", labelsize=7, rotation=30)
+    panel.set_ylabel("TFLOP/s")
+    panel.legend(fontsize=7)
+    panel.set_title(
+        "FP8, M = N = K = 4096: AMD's numbers, measured on an MI355X, and the timing model's; "
+        f"commit {rows[0]['commit']}, {rows[0]['date']}",
         fontsize=9,
     )
     return svg(figure)
@@ -70,5 +96,6 @@ def every() -> dict[str, Callable[[], str]]:
         "scale-rules": blocks.scale_rules,
         "block-error": blocks.block_error,
         "ladder": ladder,
+        "fp8-ladder": fp8_ladder,
         "gfx950": gfx950,
     }

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from examples.ladder.rungs import BY_NAME, FEW_ROWS, MANY_ROWS
+from examples.ladder.rungs import BY_NAME
 from made import errors, layouts
 
 ROOT = Path(__file__).parents[2]
@@ -21,8 +21,8 @@ def ladder_rows() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _ladder_table(shape: tuple[int, int, int]) -> str:
-    rows = [row for row in ladder_rows() if tuple(int(row[name]) for name in "mnk") == shape]
+def _ladder_table(ladder: str) -> str:
+    rows = [row for row in ladder_rows() if BY_NAME[row["rung"]].ladder == ladder]
     lines = [
         "| rung | what is new | us | matrix pipes busy | LDS conflicts | waves wait for |",
         "|---|---|---:|---:|---:|---|",
@@ -34,9 +34,54 @@ def _ladder_table(shape: tuple[int, int, int]) -> str:
             f"{float(row['mfma_utilisation']):.0%} | {float(row['lds_conflict_share']):.0%} | "
             f"{row['stalls']} |"
         )
-    what = " x ".join(map(str, shape))
+    what = " x ".join(rows[0][name] for name in "mnk")
     origin = f"M x N x K = {what}; *simulated*, never measured; commit {rows[0]['commit']}, "
     return "\n".join([*lines, "", f"{origin}{rows[0]['date']}."])
+
+
+def ladder_rates(row: dict[str, str]) -> list[float]:
+    """Returns the TFLOP/s of a rung in both readings of the model, the lower one first."""
+    flops = 2e-6 * float(row["m"]) * float(row["n"]) * float(row["k"])
+    return sorted(flops / float(row[reading]) for reading in ("clock_us", "latency_us"))
+
+
+def ladder_ratios(row: dict[str, str]) -> tuple[float, float] | None:
+    """Returns the least and the greatest ratio of modelled to published TFLOP/s, if published."""
+    published = BY_NAME[row["rung"]].published
+    if published is None:
+        return None
+    low, high = ladder_rates(row)
+    return low / published[1], high / published[0]
+
+
+def _between(ends: tuple[float, float] | list[float], form: str) -> str:
+    """Writes a range in a format, or one number if both ends read the same."""
+    return " .. ".join(dict.fromkeys(format(end, form) for end in ends))
+
+
+def fp8_ladder() -> str:
+    """Returns AMD's FP8 ladder: TFLOP/s as published beside those of the model."""
+    rows = [row for row in ladder_rows() if BY_NAME[row["rung"]].ladder == "fp8"]
+    lines = [
+        "| rung | what is new | TFLOP/s, published | modelled | ratio | matrix pipes busy | "
+        "LDS conflicts | waves wait for |",
+        "|---|---|---:|---:|---:|---:|---:|---|",
+    ]
+    for row in rows:
+        published, ratios = BY_NAME[row["rung"]].published, ladder_ratios(row)
+        rates = ladder_rates(row)
+        lines.append(
+            f"| `{row['rung']}` | {BY_NAME[row['rung']].adds} | "
+            f"{_between(published, 'g') if published else ''} | "
+            f"{_between(rates, '.1f' if rates[0] < 100 else '.0f')} | "
+            f"{_between(ratios, '.2f') if ratios else ''} | {float(row['mfma_utilisation']):.0%} | "
+            f"{float(row['lds_conflict_share']):.0%} | {row['stalls']} |"
+        )
+    origin = (
+        "M = N = K = 4096, in the last row 8192. Published: AMD, hardware (MI355X). Modelled: "
+        f"*simulated*, never measured; commit {rows[0]['commit']}, {rows[0]['date']}."
+    )
+    return "\n".join([*lines, "", origin])
 
 
 HOPPER_LADDER = {
@@ -157,8 +202,9 @@ def python_api() -> str:
 
 
 TEXTS: dict[str, Callable[[], str]] = {
-    "many_rows": partial(_ladder_table, MANY_ROWS),
-    "few_rows": partial(_ladder_table, FEW_ROWS),
+    "many_rows": partial(_ladder_table, "many_rows"),
+    "few_rows": partial(_ladder_table, "few_rows"),
+    "fp8_ladder": fp8_ladder,
     "hopper_ladder": hopper_ladder,
     "hopper_plans": hopper_plans,
     "layouts": layouts.sections,

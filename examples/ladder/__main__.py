@@ -19,12 +19,10 @@ from examples.ladder import rungs
 from gfx950.timing.timeline import draw
 
 RESULTS = rungs.HERE / "results.csv"
-SMALL = {rungs.MANY_ROWS: (256, 512, 768), rungs.FEW_ROWS: (16, 64, 1792)}
-"""What is computed in place of the shapes that are timed."""
 TIMELINES = ("double_buffered", "ping_pong")
 WINDOW = (20_000, 23_000)
 """Cycles that are drawn: within the loop."""
-console = Console(width=110, highlight=False)
+console = Console(width=130, highlight=False)
 
 
 def main(
@@ -32,19 +30,21 @@ def main(
 ) -> None:
     """Compiles the kernels, compares small products with the CPU's, times the large ones."""
     table = Table(title="simulated gfx950, no number was measured on a GPU", title_justify="left")
-    for heading in ("rung", "us", "MFMA busy", "LDS conflicts", "waits"):
+    for heading in ("rung", "us", "TFLOP/s", "published", "MFMA busy", "LDS conflicts", "waits"):
         table.add_column(heading)
     timings = []
     for rung in rungs.RUNGS:
-        got, expected, hazards = rungs.run(rung, SMALL[rung.shape])
+        got, expected, hazards = rungs.run(rung, rung.small)
         if hazards or not np.allclose(got, expected, rtol=2**-8, atol=1e-3):
             console.print(f"{rung.name}: wrong, or a hazard: {hazards}", markup=False)
             sys.exit(1)
         found = rungs.timing(rung)
         timings.append(found)
         table.add_row(
-            found.rung, f"{found.clock_us} / {found.latency_us}", f"{found.mfma_utilisation:.0%}",
-            f"{found.lds_conflict_share:.0%}", found.stalls,
+            found.rung, f"{found.clock_us} / {found.latency_us}",
+            " / ".join(f"{found.tflops(us):.4g}" for us in (found.clock_us, found.latency_us)),
+            " .. ".join(f"{tflops:g}" for tflops in sorted(set(rung.published or ()))),
+            f"{found.mfma_utilisation:.0%}", f"{found.lds_conflict_share:.0%}", found.stalls,
         )  # fmt: skip
     console.print(table)
     if record:

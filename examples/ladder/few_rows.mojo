@@ -162,7 +162,9 @@ def _quantize_stage(
     """Quantizes the blocks that the lane feeds; their scales where `multiply` looks for them."""
     var scales = UInt32(0)
     comptime for slice in range(SLICES):
-        var in_row = stage * (STAGE_K // BLOCK) + Int32(slice * TILE_BLOCKS) + lane // TILE
+        var in_row = (
+            stage * Int32(STAGE_K[MXFP4] // BLOCK) + Int32(slice * TILE_BLOCKS) + lane // TILE
+        )
         var encoded = block_of(x, lane % TILE * (k // BLOCK) + in_row)
         codes[slice, 0] = rebind[SIMD[DType.uint32, 4]](encoded.codes)
         scales |= encoded.scale << UInt32(16 * slice)

@@ -1,13 +1,13 @@
-"""The ladder for many rows, C = A @ W.T: the same product five times, each a step faster.
+"""The ladder for many rows, C = A @ W.T: the same product again and again, each a step faster.
 
     naive            a wave computes 32 x 32 of C, operands straight from memory
-    shared           four waves compute 128 x 128; a stage of both operands is shared in LDS
-    swizzled         the same, with the pieces of a row exchanged in LDS
+    shared           a stage of both operands goes to LDS, is met at a barrier and multiplied
     double_buffered  loads go straight to LDS, a stage ahead of the products
     ping_pong        eight waves, 128 x 256; half of them multiply while the others move
 
-A, W are MXFP4, plain [rows, K / 2]; scales are preshuffled words; C is bfloat16. M is a multiple
-of 128, N and K of 256: the ladder is about speed, the kernels of `mojo_kernels` take all shapes.
+A, W are MXFP4 with scales as preshuffled words, or FP8 without scales; C is bfloat16. `shared` and
+`double_buffered` take both, and any number of waves and tiles: the rungs are settings of them. Rows,
+columns and K fill tiles: the ladder is about speed, the kernels of `mojo_kernels` take all shapes.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, thread_idx
@@ -15,22 +15,39 @@ from max.gpu.sync import s_waitcnt, s_waitcnt_barrier, schedule_barrier
 from std.utils import StaticTuple
 
 from mojo_kernels.cdna4.chip import LANES, SUMS, TILE
-from mojo_kernels.cdna4.instructions.lds import allocate_lds
+from mojo_kernels.cdna4.instructions.lds import PIECE_WORDS, allocate_lds
 from mojo_kernels.cdna4.instructions.matrix import set_priority
+from mojo_kernels.numbers.formats import Format
 from mojo_kernels.tiles import in_registers
 from shared_tile import (
     Bytes,
     GROUPS,
+    MXFP4,
     ROW_PIECES,
     Rows,
-    SIDE,
     SLICES,
     STAGE_K,
     SharedTile,
     cleared,
     multiply,
     store_tile,
+    wave_of_thread,
 )
+
+
+@fieldwise_init
+struct Way(Equatable, TrivialRegisterPassable):
+    """How a stage goes from memory to LDS."""
+
+    var position: Int
+
+    comptime BYTES = Self(0)
+    """A byte of a lane at a time, through a register."""
+    comptime PIECES = Self(1)
+    """16 bytes of a lane at a time, through registers."""
+    comptime STRAIGHT = Self(2)
+    """16 bytes of a lane at a time, by loads that write LDS."""
+
 
 comptime Result = MutPointer[BFloat16, MutAnyOrigin]
 
@@ -62,7 +79,7 @@ def naive(
     comptime for tile in range(SMALL_SIDE * SMALL_SIDE):
         sums[tile // SMALL_SIDE, tile % SMALL_SIDE] = 0
 
-    for stage in range(k // STAGE_K):
+    for stage in range(k // Int32(STAGE_K[MXFP4])):
         a_words[0] = a_rows.word(0, stage, lane)
         w_words[0] = w_rows.word(0, stage, lane)
         comptime for slice in range(SLICES):
@@ -85,9 +102,18 @@ def naive(
             )
 
 
-@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(4 * LANES)))
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(waves_m * waves_n * LANES))
+)
 def shared[
-    is_swizzled: Bool
+    format: Format,
+    way: Way,
+    is_swizzled: Bool,
+    is_shared: Bool = True,
+    waves_m: Int = 2,
+    waves_n: Int = 2,
+    m_tiles: Int = 4,
+    n_tiles: Int = 4,
 ](
     a_codes: Bytes,
     a_scales: Bytes,
@@ -98,32 +124,66 @@ def shared[
     n: Int32,
     k: Int32,
 ):
-    """Four waves share a stage in LDS: fetched, met, multiplied, met again."""
-    comptime Tile = SharedTile[2, 2, is_swizzled]
-    var tile = Tile.of(a_codes, a_scales, w_codes, w_scales, m, n, k)
-    var lds = allocate_lds[Tile.STAGE_BYTES]()
-    var moved = in_registers[DType.uint32, 4, Tile.A_LOADS + Tile.W_LOADS]()
-    var a = in_registers[DType.uint32, 4, SLICES, SIDE]()
-    var w = in_registers[DType.uint32, 4, SLICES, SIDE]()
-    var a_words = in_registers[DType.uint32, 1, GROUPS]()
-    var w_words = in_registers[DType.uint32, 1, GROUPS]()
-    var sums = cleared()
+    """A stage is moved to LDS, met at a barrier, multiplied, and met again.
 
-    for stage in range(k // STAGE_K):
-        tile.load_codes(stage, moved)
-        tile.load_scales(stage, a_words, w_words)
-        tile.write_codes(moved, lds)
+    `way`: How it goes to LDS.
+    `is_shared`: Whether waves read what others moved; otherwise each has a tile of LDS of its own.
+    """
+    comptime WAVES = 1 if is_shared else waves_m * waves_n
+    comptime Tile = SharedTile[
+        format,
+        waves_m if is_shared else 1,
+        waves_n if is_shared else 1,
+        m_tiles,
+        n_tiles,
+        is_swizzled,
+    ]
+    var lds = allocate_lds[WAVES * Tile.STAGE_BYTES]()
+    var wave, row, column = wave_of_thread(), Int32(block_idx.y), Int32(block_idx.x)
+    comptime if not is_shared:
+        row = row * Int32(waves_m) + wave // Int32(waves_n)
+        column = column * Int32(waves_n) + wave % Int32(waves_n)
+        lds = lds.unsafe_offset(Int(wave * Int32(Tile.STAGE_BYTES)))
+        wave = 0
+    var tile = Tile.at(a_codes, a_scales, w_codes, w_scales, m, n, k, row, column, wave)
+    var moved = in_registers[DType.uint32, PIECE_WORDS, Tile.A_LOADS + Tile.W_LOADS]()
+    var a_words = in_registers[DType.uint32, 1, GROUPS[m_tiles]]()
+    var w_words = in_registers[DType.uint32, 1, GROUPS[n_tiles]]()
+    var sums = cleared[m_tiles, n_tiles]()
+
+    for stage in range(k // Int32(STAGE_K[format])):
+        comptime if way == Way.STRAIGHT:
+            schedule_barrier()
+            tile.fetch(stage, lds)
+            s_waitcnt[vmcnt=0]()
+        elif way == Way.BYTES:
+            tile.move_bytes(stage, lds)
+        else:
+            tile.load_codes(stage, moved)
+            tile.load_scales(stage, a_words, w_words)
+            tile.write_codes(moved, lds)
         barrier()
-        comptime for slice in range(SLICES):
-            tile.read_codes[slice](lds, a, w)
-            multiply[slice](sums, a, w, a_words, w_words)
+        comptime if way == Way.STRAIGHT:
+            schedule_barrier()
+            tile.read_scales(lds, a_words, w_words)
+        tile.multiply_stage[m_tiles](lds, sums, a_words, w_words)
         barrier()
 
     tile.store(c, sums, n)
 
 
-@__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(4 * LANES)))
-def double_buffered(
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(waves_m * waves_n * LANES))
+)
+def double_buffered[
+    format: Format,
+    waves_m: Int = 2,
+    waves_n: Int = 2,
+    m_tiles: Int = 4,
+    n_tiles: Int = 4,
+    part: Int = m_tiles,
+    is_swizzled: Bool = True,
+](
     a_codes: Bytes,
     a_scales: Bytes,
     w_codes: Bytes,
@@ -133,29 +193,30 @@ def double_buffered(
     n: Int32,
     k: Int32,
 ):
-    """Two stages in LDS: one is multiplied while the next one arrives."""
-    comptime Tile = SharedTile[2, 2, True]
+    """Two stages in LDS: one is multiplied while the next one arrives.
+
+    `part`: Tiles of rows of FP8 that a wave reads at once.
+    """
+    comptime Tile = SharedTile[format, waves_m, waves_n, m_tiles, n_tiles, is_swizzled]
     var tile = Tile.of(a_codes, a_scales, w_codes, w_scales, m, n, k)
     var lds = allocate_lds[2 * Tile.STAGE_BYTES]()
-    var a = in_registers[DType.uint32, 4, SLICES, SIDE]()
-    var w = in_registers[DType.uint32, 4, SLICES, SIDE]()
-    var a_words = in_registers[DType.uint32, 1, GROUPS]()
-    var w_words = in_registers[DType.uint32, 1, GROUPS]()
-    var sums = cleared()
+    var a_words = in_registers[DType.uint32, 1, GROUPS[m_tiles]]()
+    var w_words = in_registers[DType.uint32, 1, GROUPS[n_tiles]]()
+    var sums = cleared[m_tiles, n_tiles]()
 
     tile.fetch(0, lds)
     s_waitcnt[vmcnt=0]()
     s_waitcnt_barrier()
-    for stage in range(k // STAGE_K):
+    var stages = k // Int32(STAGE_K[format])
+    for stage in range(stages):
         var here = lds.unsafe_offset(Int(stage % 2) * Tile.STAGE_BYTES)
         var next = lds.unsafe_offset(Int((stage + 1) % 2) * Tile.STAGE_BYTES)
         schedule_barrier()
-        tile.fetch(stage + 1, next)  # Beyond K: nobody reads it.
+        if stage + 1 < stages:
+            tile.fetch(stage + 1, next)
         schedule_barrier()
         tile.read_scales(here, a_words, w_words)
-        comptime for slice in range(SLICES):
-            tile.read_codes[slice](here, a, w)
-            multiply[slice](sums, a, w, a_words, w_words)
+        tile.multiply_stage[part](here, sums, a_words, w_words)
         schedule_barrier()
         s_waitcnt[vmcnt=0, lgkmcnt=0]()
         s_waitcnt_barrier()
@@ -183,16 +244,16 @@ def ping_pong(
     Group 1 is a barrier behind. Three stages in LDS: one is read, one is on its way, one was
     read by the slower group a moment ago.
     """
-    comptime Tile = SharedTile[2, 4, True]
+    comptime Tile = SharedTile[MXFP4, 2, 4, 4, 4, True]
     comptime DEPTH = 3
     var tile = Tile.of(a_codes, a_scales, w_codes, w_scales, m, n, k)
     var is_second = tile.wave >= Int32(Tile.WAVES // 2)
     var lds = allocate_lds[DEPTH * Tile.STAGE_BYTES]()
-    var a = in_registers[DType.uint32, 4, SLICES, SIDE]()
-    var w = in_registers[DType.uint32, 4, SLICES, SIDE]()
-    var a_words = in_registers[DType.uint32, 1, GROUPS]()
-    var w_words = in_registers[DType.uint32, 1, GROUPS]()
-    var sums = cleared()
+    var a = in_registers[DType.uint32, PIECE_WORDS, SLICES, 4]()
+    var w = in_registers[DType.uint32, PIECE_WORDS, SLICES, 4]()
+    var a_words = in_registers[DType.uint32, 1, GROUPS[4]]()
+    var w_words = in_registers[DType.uint32, 1, GROUPS[4]]()
+    var sums = cleared[4, 4]()
 
     tile.fetch(0, lds)
     tile.fetch(1, lds.unsafe_offset(Tile.STAGE_BYTES))
@@ -201,7 +262,7 @@ def ping_pong(
     if is_second:
         s_waitcnt_barrier()
     var here, ahead = Int32(0), Int32(2 * Tile.STAGE_BYTES)
-    for stage in range(k // STAGE_K):
+    for stage in range(k // Int32(STAGE_K[MXFP4])):
         # Move.
         var now = lds.unsafe_offset(Int(here))
         tile.read_scales(now, a_words, w_words)

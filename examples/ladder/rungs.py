@@ -2,6 +2,7 @@
 
     many rows    4096 x 4096 x 4096 from codes: naive, shared, swizzled, double_buffered, ping_pong
     few rows     16 x 2112 x 7168 from codes: few_rows, split_k; from bfloat16: two_launches, fused
+    FP8          4096 x 4096 x 4096 from codes, the ladder that AMD published: fp8_scalar and so on
 
 Kernels are compiled for gfx950 and run on its simulator: no GPU is needed, and no time here
 was measured on one.
@@ -26,7 +27,27 @@ from mx_kernels._core import builds
 HERE = Path(__file__).parent
 FOLDERS = [HERE, HERE.parents[1]]
 KERNEL = re.compile(r"^;;;; kernel (\S+)\n", re.MULTILINE)
-MANY_ROWS, FEW_ROWS = (4096, 4096, 4096), (16, 2112, 7168)
+MANY_ROWS, FEW_ROWS, LARGE = (4096, 4096, 4096), (16, 2112, 7168), (8192, 8192, 8192)
+PUBLISHED = {
+    "fp8_scalar": (1.15, 1.15),
+    "fp8_scalar_lds": (4.8, 4.8),
+    "fp8_bytes": (30, 30),
+    "fp8_pieces": (337, 341),
+    "fp8_straight": (501, 507),
+    "fp8_swizzled": (495, 495),
+    "fp8_double_plain": (1057, 1057),
+    "fp8_double_buffered": (1150, 1166),
+    "fp8_128x128": (1808, 1829),
+    "fp8_256x256": (2003, 2288),
+    "fp8_256x256_16": (2084, 2228),
+    "fp8_ping_pong": (2650, 2680),
+    "fp8_ping_pong_8192": (3204, 3204),
+}
+"""TFLOP/s that AMD measured on an MI355X, the lower and the higher of two publications: *FP8 GEMM
+optimization on AMD CDNA4-based GPUs* (a notebook, averages of its recorded output), and *FP8 GEMM
+Optimization on AMD CDNA4 Architecture* (a post of 10 March 2026)."""
+SMALL = {"many_rows": (128, 256, 768), "few_rows": (16, 64, 1792), "fp8": (256, 512, 512)}
+SMALL_SCALAR = (48, 80, 272)
 STAGE_K, COLUMNS, THREADS, CUS = 256, 32, 256, 256
 SPLITS = 7
 """Workgroups that share K: 66 tiles of C become 462 waves, of four stages each."""
@@ -55,6 +76,20 @@ class Rung:
     shape: tuple[int, int, int]
     """(M, N, K) that is timed; N and K of another shape must fit the tiles."""
     launches: Callable[[int, int, int], list[Launch]]
+    ladder: str = "many_rows"
+    """The table it belongs to."""
+    k_share: int = 1
+    """K over what is timed of it, where all takes minutes: the kernel's time is multiplied."""
+
+    @property
+    def small(self) -> tuple[int, int, int]:
+        """(M, N, K) that is computed in place of it: few tiles, three stages or more."""
+        return SMALL_SCALAR if self.k_share > 1 else SMALL[self.ladder]
+
+    @property
+    def published(self) -> tuple[float, float] | None:
+        """TFLOP/s that others measured with the same idea, tile, threads and loads."""
+        return PUBLISHED.get(self.name)
 
 
 def tiled(kernel: str, rows: int, columns: int, waves: int):
@@ -63,6 +98,20 @@ def tiled(kernel: str, rows: int, columns: int, waves: int):
     return lambda m, n, k: [
         Launch(kernel, (n // columns, m // rows, 1), 64 * waves, (*args, m, n, k))
     ]
+
+
+def eight_bits(kernel: str, rows: int, columns: int, waves: int):
+    """Returns the launch of a kernel with a fixed tile of C on FP8, which has no scales."""
+    args = ("fp8", "none", "w_fp8", "none", "c")
+    return lambda m, n, k: [
+        Launch(kernel, (n // columns, m // rows, 1), 64 * waves, (*args, m, n, k))
+    ]
+
+
+def scalar(kernel: str):
+    """Returns the launch of a kernel with a value of C for each thread, 16 x 16 a workgroup."""
+    args = ("fp8", "w_fp8", "c")
+    return lambda m, n, k: [Launch(kernel, (n // 16, m // 16, 1), 256, (*args, n, k))]
 
 
 def along_k(kernel: str, splits: int, activations=("codes", "code_scales")):
@@ -99,13 +148,41 @@ RUNGS = [
     Rung("ping_pong", "Eight waves, 128 x 256: one half multiplies while the other half moves.",
          MANY_ROWS, tiled("ping_pong", 128, 256, 8)),
     Rung("few_rows", "A wave computes 16 x 32 of C, operands straight from memory.",
-         FEW_ROWS, along_k("few_rows", 1)),
+         FEW_ROWS, along_k("few_rows", 1), "few_rows"),
     Rung("split_k", f"{SPLITS} waves share K; whoever comes last adds their sums up.",
-         FEW_ROWS, along_k("split_k", SPLITS)),
+         FEW_ROWS, along_k("split_k", SPLITS), "few_rows"),
     Rung("two_launches", "Activations are bfloat16: a launch quantizes them, then split_k.",
-         FEW_ROWS, two_launches),
+         FEW_ROWS, two_launches, "few_rows"),
     Rung("fused", "The product quantizes them in registers: one launch.",
-         FEW_ROWS, along_k("fused", SPLITS, ("x", "none"))),
+         FEW_ROWS, along_k("fused", SPLITS, ("x", "none")), "few_rows"),
+    Rung("fp8_scalar", "A thread computes one value of C, a byte of each operand at a time.",
+         MANY_ROWS, scalar("fp8_scalar"), "fp8", 8),
+    Rung("fp8_scalar_lds", "16 along K as float32 in LDS; a wave has LDS of its own.",
+         MANY_ROWS, scalar("fp8_scalar_lds"), "fp8", 4),
+    Rung("fp8_bytes", "Matrix instructions: a wave computes 16 x 16 from LDS of its own.",
+         MANY_ROWS, eight_bits("fp8_bytes", 32, 32, 4), "fp8"),
+    Rung("fp8_pieces", "A load has 16 bytes a lane instead of one.",
+         MANY_ROWS, eight_bits("fp8_pieces", 32, 32, 4), "fp8"),
+    Rung("fp8_straight", "Loads go straight to LDS.",
+         MANY_ROWS, eight_bits("fp8_straight", 32, 32, 4), "fp8"),
+    Rung("fp8_swizzled", "The pieces of a row are exchanged in LDS.",
+         MANY_ROWS, eight_bits("fp8_swizzled", 32, 32, 4), "fp8"),
+    Rung("fp8_shared", "A wave computes 32 x 32, four share 64 x 64 in LDS. Not published.",
+         MANY_ROWS, eight_bits("fp8_shared", 64, 64, 4), "fp8"),
+    Rung("fp8_double_plain", "Two stages in LDS, 64 x 64; not swizzled.",
+         MANY_ROWS, eight_bits("fp8_double_plain", 64, 64, 4), "fp8"),
+    Rung("fp8_double_buffered", "Two stages in LDS, 64 x 64; swizzled.",
+         MANY_ROWS, eight_bits("fp8_double_buffered", 64, 64, 4), "fp8"),
+    Rung("fp8_128x128", "Eight waves, 128 x 128.",
+         MANY_ROWS, eight_bits("fp8_128x128", 128, 128, 8), "fp8"),
+    Rung("fp8_256x256", "Eight waves, 256 x 256.",
+         MANY_ROWS, eight_bits("fp8_256x256", 256, 256, 8), "fp8"),
+    Rung("fp8_256x256_16", "Sixteen waves, 256 x 256.",
+         MANY_ROWS, eight_bits("fp8_256x256_16", 256, 256, 16), "fp8"),
+    Rung("fp8_ping_pong", "Eight waves: one half multiplies a quarter while the other half moves.",
+         MANY_ROWS, eight_bits("fp8_ping_pong", 256, 256, 8), "fp8"),
+    Rung("fp8_ping_pong_8192", "The same kernel; four rounds of workgroups.",
+         LARGE, eight_bits("fp8_ping_pong", 256, 256, 8), "fp8"),
 ]  # fmt: skip
 BY_NAME = {rung.name: rung for rung in RUNGS}
 
@@ -146,6 +223,18 @@ def operands(m: int, n: int, k: int) -> tuple[dict[str, np.ndarray], np.ndarray]
     }, expected
 
 
+def fp8_operands(m: int, n: int, k: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Returns arrays for the arguments of kernels of FP8, by name, and C in float64."""
+    generator = torch.Generator().manual_seed(0)
+    a, w = (torch.randn(rows, k, generator=generator).to(torch.float8_e4m3fn) for rows in (m, n))
+    return {
+        "fp8": a.view(torch.uint8).numpy(),
+        "w_fp8": w.view(torch.uint8).numpy(),
+        "c": np.zeros((m, n), np.uint16),
+        "none": np.zeros(0, np.uint8),
+    }, (a.double() @ w.double().T).numpy()
+
+
 def bind(launch: Launch, arrays: dict[str, np.ndarray]) -> list:
     """Returns the arguments of a launch."""
     return [arrays[a] if isinstance(a, str) else np.int32(a) for a in launch.args]
@@ -155,9 +244,9 @@ def run(rung: Rung, shape: tuple[int, int, int], **options) -> tuple[np.ndarray,
     """Computes a product on the simulator.
 
     Returns:
-        C in float32, C as the CPU's kernels compute it, and what hazards were found.
+        C in float32, C as the CPU computes it, and what hazards were found.
     """
-    arrays, expected = operands(*shape)
+    arrays, expected = (fp8_operands if rung.ladder == "fp8" else operands)(*shape)
     hazards = []
     for launch in rung.launches(*shape):
         kernel = kernels()[launch.kernel]
@@ -187,22 +276,34 @@ class Timing:
     stalls: str
     """What its waves wait for most, and their share of cycles."""
 
+    def tflops(self, us: float) -> float:
+        """Returns the rate of the product in a time."""
+        return 2e-6 * self.m * self.n * self.k / us
+
 
 def profiles(rung: Rung) -> list[gfx950.Profile]:
-    """Returns the profile of each launch of a rung, on operands of zeros."""
+    """Returns the profile of each launch of a rung, on operands of zeros, along its part of K."""
     m, n, k = rung.shape
-    arrays = {
-        "x": np.zeros((m, k), np.uint16),
-        "codes": np.zeros((m, k // 2), np.uint8),
-        "w_codes": np.zeros((n, k // 2), np.uint8),
-        "code_scales": np.zeros((-(-m // 32) * 32, k // 32), np.uint8),
-        "w_scales": np.zeros((n, k // 32), np.uint8),
-        "c": np.zeros((m, n), np.uint16),
-        "workspace": np.zeros(n // COLUMNS * 4 * (1 + SPLITS * 2 * 64 * 4), np.uint8),
-        "none": np.zeros(0, np.uint8),
+    k //= rung.k_share
+    launches = rung.launches(m, n, k)
+    named = {name for launch in launches for name in launch.args if isinstance(name, str)}
+    shapes = {
+        "x": ((m, k), np.uint16),
+        "codes": ((m, k // 2), np.uint8),
+        "w_codes": ((n, k // 2), np.uint8),
+        "code_scales": ((-(-m // 32) * 32, k // 32), np.uint8),
+        "w_scales": ((n, k // 32), np.uint8),
+        "fp8": ((m, k), np.uint8),
+        "w_fp8": ((n, k), np.uint8),
+        "c": ((m, n), np.uint16),
+        "workspace": (n // COLUMNS * 4 * (1 + SPLITS * 2 * 64 * 4), np.uint8),
+        "none": (0, np.uint8),
     }
-    arrays |= {f"{name}_out": arrays[name] for name in ("codes", "code_scales")}
-    return [_profile(launch, arrays) for launch in rung.launches(m, n, k)]
+    arrays = {
+        name: np.zeros(*shape) for name, shape in shapes.items() if {name, f"{name}_out"} & named
+    }
+    arrays |= {f"{name}_out": arrays[name] for name in ("codes", "code_scales") if name in arrays}
+    return [_profile(launch, arrays) for launch in launches]
 
 
 def _profile(launch: Launch, arrays: dict[str, np.ndarray]) -> gfx950.Profile:
@@ -229,14 +330,19 @@ def _profile(launch: Launch, arrays: dict[str, np.ndarray]) -> gfx950.Profile:
 def timing(rung: Rung) -> Timing:
     """Times a rung with the model."""
     found = profiles(rung)
-    last = found[-1]
+    last, launch_us = found[-1], Machine().launch_us
+
+    def us(reading: str) -> float:
+        kernels_us = sum(one.variants[reading] - launch_us for one in found)
+        return round(len(found) * launch_us + rung.k_share * kernels_us, 2)
+
     stalls = sorted(last.stalls.items(), key=lambda item: -item[1])[:2]
     return Timing(
         rung.name,
         *rung.shape,
         launches=len(found),
-        clock_us=round(sum(one.variants["clock"] for one in found), 2),
-        latency_us=round(sum(one.variants["latency"] for one in found), 2),
+        clock_us=us("clock"),
+        latency_us=us("latency"),
         mfma_utilisation=round(last.mfma_utilisation, 3),
         lds_conflict_share=round(last.lds_conflict_share, 3),
         stalls=", ".join(f"{name} {share:.0%}" for name, share in stalls),

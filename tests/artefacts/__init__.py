@@ -201,7 +201,7 @@ ARTEFACTS = (
         deep=True,
     ),
     Artefact("bench/max", lambda: kernels.max_program(256, 512), ("bench/",)),
-    Artefact("examples/ladder", ladder_program, ("house/test_docs",), deep=True),
+    Artefact("examples/ladder", ladder_program, ("house/test_docs",)),
     executable("numerics/main", "numerics/test_mojo"),
     executable("simt/test_codec", "simt/test_codec"),
     program("simt/tiles", "simt/test_machine_code", deep=True),

@@ -1,6 +1,7 @@
 """The documentation builds without a warning, and its pictures and tables are what they show."""
 
 import csv
+import itertools
 import re
 import sys
 from doctest import ELLIPSIS, OutputChecker
@@ -19,13 +20,12 @@ from examples.ladder import rungs
 from mx_kernels._core import builds, levels
 from mx_kernels.integrations.distributed import cuts
 from tests.house.test_project import PIXI, ROOT, run
+from tests.tiers import tiered
 
 sys.path.append(str(ROOT / "docs"))
 from made import blocks, errors, layouts, pictures, texts
 
 PAGES = sorted((ROOT / "docs" / "pages").rglob("*.md"))
-SHAPES = {rungs.MANY_ROWS: (128, 256, 768), rungs.FEW_ROWS: (16, 64, 1792)}
-"""What is computed in place of what is timed: tails of no tile, three stages and a part."""
 
 
 READ = [ROOT / "README.md", *PAGES]
@@ -93,7 +93,7 @@ def test_of_the_four_rules_even_has_the_least_error_on_average_as_the_page_says(
 def test_every_page_is_in_the_navigation_and_every_number_of_the_ladder_in_a_table():
     listed = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "docs/mkdocs.yml").read_text(), re.M))
     assert listed == {path.relative_to(ROOT / "docs/pages").as_posix() for path in PAGES}
-    shown = texts.TEXTS["many_rows"]() + texts.TEXTS["few_rows"]()
+    shown = "".join(texts.TEXTS[name]() for name in ("many_rows", "few_rows", "fp8_ladder"))
     assert all(f"| `{row['rung']}` |" in shown for row in texts.ladder_rows())
 
 
@@ -209,11 +209,31 @@ def test_each_rung_of_hoppers_ladder_is_a_plan_that_was_measured_and_faster_than
         assert us == sorted(us, reverse=True)
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
-@pytest.mark.parametrize("rung", rungs.RUNGS, ids=lambda rung: rung.name)
-def test_a_rung_computes_the_product_whenever_memory_answers(rung, late):
-    got, expected, hazards = rungs.run(rung, SHAPES[rung.shape], late=late)
+def test_every_published_rate_belongs_to_a_rung_and_one_that_the_model_misses_has_a_paragraph():
+    ratios = {row["rung"]: texts.ladder_ratios(row) for row in texts.ladder_rows()}
+    assert [name for name, ratio in ratios.items() if ratio] == list(rungs.PUBLISHED)
+    missed = [name for name, ratio in ratios.items() if ratio and not within(1.5, ratio)]
+    page = (ROOT / "docs/pages/cdna4/ladder.md").read_text()
+    heads = " ".join(re.findall(r"^\*\*([\w, ]+)\.\*\*", page, re.MULTILINE))
+    assert missed and set(missed) <= set(re.findall(r"\w+", heads))
+
+
+def within(factor: float, ratio: tuple[float, float]) -> bool:
+    """Says whether both ends of a ratio are at most so far from 1."""
+    return 1 / factor <= ratio[0] and ratio[1] <= factor
+
+
+@pytest.mark.parametrize(
+    "case",
+    tiered(
+        list(itertools.product(rungs.RUNGS, (False, True))),
+        first=[(rung, False) for rung in rungs.RUNGS if rung.ladder == "fp8"],
+    ),
+    ids=lambda case: f"{case[0].name}-{'late' if case[1] else 'at once'}",
+)
+def test_a_rung_computes_the_product_whenever_memory_answers(case):
+    rung, late = case
+    got, expected, hazards = rungs.run(rung, rung.small, late=late)
     assert not hazards
     assert np.abs(expected).max() > 1
     # The rounding of C to bfloat16, and float32 sums in another order.
@@ -224,8 +244,7 @@ def test_a_rung_computes_the_product_whenever_memory_answers(rung, late):
 @pytest.mark.parametrize("name", ["split_k", "fused"])
 def test_shared_sums_do_not_depend_on_who_comes_last(name):
     rung = rungs.BY_NAME[name]
-    shape = SHAPES[rung.shape]
-    results = [rungs.run(rung, shape, order=order)[0] for order in (None, "reverse", 3)]
+    results = [rungs.run(rung, rung.small, order=order)[0] for order in (None, "reverse", 3)]
     assert all(np.array_equal(results[0], other) for other in results[1:])
 
 
