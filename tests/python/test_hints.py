@@ -70,6 +70,8 @@ def test_quantized_numbers_are_an_mxtensor_and_floats_a_tensor() -> None:
     assert mx.quantize(X, format=q.format).byte_layout == q.byte_layout == "plain"
     floats = mx.dequantize(q, dtype=np.float32)
     assert_type(floats, Tensor)
+    assert_type(mx.dequantize(q, out=torch.zeros_like(X)), Tensor)
+    assert_type(mx.dequantize(q, out=np.zeros_like(ARRAY)), np.ndarray)
     assert_type(q.dequantize("float16"), Tensor)
     assert type(floats) is Tensor and floats.dtype == torch.float32
     assert_type(mx.preshuffle(q, device="gfx950"), mx.MXTensor)
