@@ -308,6 +308,7 @@ CHANGES = {
         "include": "lm_head",
         **{**QUANTIZED, "device": "gfx950", "activations": "bf16"},
         "fuse": beside("norms", model=llama),
+        "rest": "mxint8",
     },
     mx.conversion_report: {},
     mx.explain: {
@@ -322,7 +323,7 @@ CHANGES = {
     },
     mx.load: {
         **{"device": "meta", "preshuffle": False, "progress": True, "join_experts": False},
-        "rotations": {},
+        **{"rotations": {}, "rest": "mxint8"},
     },
     mx.save: {"max_shard_bytes": 100, "metadata": {"a": "b"}},
     checkpoints.convert: {
