@@ -198,7 +198,7 @@ def test_what_is_refused_when_it_runs_does_not_type_check() -> None:
     with refused("layout"):
         mx.MXTensor(w.codes, w.scales, layout="blocked")  # type: ignore[arg-type]
     with refused("dtype"):
-        mx.dequantize(w, dtype="float64")  # type: ignore[arg-type]
+        mx.dequantize(w, dtype="float64")  # type: ignore[call-overload]
     with refused("device"):
         mx.explain(4, 32, 64, device="gfx942")  # type: ignore[call-overload]
     with refused("a"):
