@@ -134,6 +134,7 @@ Hopper's builds on the room of any GPU.
             float_scales.mojo     blocks with float scales
             norms.mojo            rows behind a norm, which stay in registers
             gates.mojo            hidden numbers of gates and ups
+            shape.mojo            which norms and gates they take, and in how many waves
             chunks.mojo           what lanes load, encode and store of such rows
             order.mojo            rows of groups by tiles
         epilogue/             from sums to memory

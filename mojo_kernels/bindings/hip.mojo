@@ -36,7 +36,7 @@ from mojo_kernels.numbers.floats import FLOAT_TYPES
 from mojo_kernels.numbers.formats import FORMATS
 from mojo_kernels.numbers.rounding import Rounding
 from mojo_kernels.simt.copy import copy_rows
-from mojo_kernels.simt.prologue import gate_quantize, is_aligned, norm_quantize
+from mojo_kernels.simt.prologue import gate_quantize, norm_quantize
 from mojo_kernels.simt.quantize import THREADS, dequantize, relayout
 from mojo_kernels.launch.grid import Grid
 
@@ -105,7 +105,7 @@ def py_norm_quantize(arguments: PythonObject) raises:
     var args = Arguments(arguments)
     var call = read_norm_quantize(args)
     var queue = hip_queue(args)
-    if not is_aligned(call) or not quantize_norm(call, queue):
+    if not quantize_norm(call, queue):
         norm_quantize[is_nvidia=False](call, queue)
 
 
@@ -114,7 +114,7 @@ def py_gate_quantize(arguments: PythonObject) raises:
     var args = Arguments(arguments)
     var call = read_gate_quantize(args)
     var queue = hip_queue(args)
-    if not is_aligned(call) or not quantize_gate(call, queue):
+    if not quantize_gate(call, queue):
         gate_quantize[is_nvidia=False](call, queue)
 
 

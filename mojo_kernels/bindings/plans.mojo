@@ -4,6 +4,7 @@
     table_gfx950                              all of its rows
     plan_gfx950, plan_experts_gfx950          CDNA4's plans for a call, and a product's workspace
     costs_gfx950, cycles_gfx950               constants of what they are expected to take, and that
+    explain_norm_gfx950, explain_gate_gfx950  CDNA4's kernel of a norm or a gate to codes
     explain_cuda, explain_experts_cuda        Hopper's plan of the least cost, and launches
     plan_cuda                                 Hopper's plan for a call, and its workspace
     plans_cuda                                all of Hopper's plans, and what they are expected to take
@@ -25,7 +26,7 @@ from mojo_kernels.bindings.pairs import (
     pairs_on_gfx950,
     product_types,
 )
-from mojo_kernels.bindings.protocol import Arguments
+from mojo_kernels.bindings.protocol import Arguments, read_gate_quantize, read_norm_quantize
 from mojo_kernels.bindings.record import Record, Records, numbers
 from mojo_kernels.cdna4.chip import LANES
 from mojo_kernels.cdna4.host.choices import choose, shapes_of_layer, workspace_of
@@ -39,6 +40,7 @@ from mojo_kernels.cdna4.host.explain import (
 )
 from mojo_kernels.cdna4.host.experts import LayerTypes
 from mojo_kernels.cdna4.host.table import CHOICES, plan_named
+from mojo_kernels.cdna4.prepare.shape import takes
 from mojo_kernels.cdna4.types import Formats, ProductTypes, has_kernels, unsupported
 from mojo_kernels.hopper.host.choices import candidates, forced_plan, lent, plan_of
 from mojo_kernels.hopper.host.explain import ExpertsQuestion, explain as explain_hopper
@@ -213,6 +215,20 @@ def _launches(launches: List[Explained]) raises -> PythonObject:
     return rows.items
 
 
+def explain_norm_gfx950(arguments: PythonObject) raises -> PythonObject:
+    """Takes what `norm_quantize` takes; returns the file of the kernel that it gets on CDNA4."""
+    var args = Arguments(arguments)
+    var is_own = takes(read_norm_quantize(args))
+    return PythonObject("cdna4/prepare/norms.mojo" if is_own else "simt/prologue.mojo")
+
+
+def explain_gate_gfx950(arguments: PythonObject) raises -> PythonObject:
+    """Takes what `gate_quantize` takes; returns the same."""
+    var args = Arguments(arguments)
+    var is_own = takes(read_gate_quantize(args))
+    return PythonObject("cdna4/prepare/gates.mojo" if is_own else "simt/prologue.mojo")
+
+
 def explain_cuda(arguments: PythonObject) raises -> PythonObject:
     """Takes (m, n, k, left format, right format); returns what Hopper does with such a product.
 
@@ -302,6 +318,8 @@ def PyInit__mx_kernels_plans() abi("C") -> PythonObject:
         module.def_function[costs_gfx950]("costs_gfx950")
         module.def_function[cycles_gfx950]("cycles_gfx950")
         module.def_function[explain_experts_gfx950]("explain_experts_gfx950")
+        module.def_function[explain_norm_gfx950]("explain_norm_gfx950")
+        module.def_function[explain_gate_gfx950]("explain_gate_gfx950")
         module.def_function[explain_cuda]("explain_cuda")
         module.def_function[plan_cuda]("plan_cuda")
         module.def_function[explain_experts_cuda]("explain_experts_cuda")

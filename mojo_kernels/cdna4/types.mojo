@@ -25,6 +25,26 @@ comptime KEPT = Format(NO_FORMAT, BFLOAT16, Scale.E8M0, 1, BLOCK)
 """Activations that stay floats, in the place of a format: codes are bfloat16, scales are unused."""
 
 
+def operand_code(element: Element) -> Optional[Int]:
+    """Returns the matrix instruction's number for an element, none if it takes no such operand."""
+    if element == Element.E4M3:
+        return 0
+    if element == Element.E5M2:
+        return 1
+    if element == Element.E2M3:
+        return 2
+    if element == Element.E3M2:
+        return 3
+    if element == Element.E2M1:
+        return 4
+    return None
+
+
+def has_quantizers(format: Format) -> Bool:
+    """Says whether there are quantizers to a format."""
+    return Bool(operand_code(format.element)) and format.scale != Scale.E4M3
+
+
 def name_of(format: Format) -> String:
     """Returns the name of a format, or of activations that stay floats."""
     return "bf16" if format == KEPT else format.name()

@@ -22,7 +22,7 @@ from ..problem import ANY
 from ..tiles import in_shared
 from .codec import BLOCK, WORD_BITS, amax_of_lanes, element_of
 from .encode import Divisor
-from .host import BFLOAT16, FLOAT32, VECTOR_BYTES, bytes_of
+from .host import BFLOAT16, FLOAT32, VECTOR_BYTES
 from .pairs import PAIR, encode_e4m3_block, encode_pair, finite_magnitude_of, magnitude_of
 from .pairs import quantize_pair, store_e4m3_scale
 from .quantize import CODE_BITS, LOG2_WARP, THREADS, amax_of_warps, bits_of, may_have_bits
@@ -195,28 +195,13 @@ def _quantize_e4m3_row[
         flat_of(to)[num_pairs + thread] = bits.cast[DType.uint8]()
 
 
-def is_aligned(given: NormQuantizeCall) -> Bool:
-    """Says whether rows, weights and sums can be read and written 16 bytes at a time."""
-    var call, norm = given.call, given.norm
-    var float_bytes = bytes_of(call.dtype)
-    var all = call.values | call.row_stride * float_bytes | norm.weight | norm.bias
-    all |= norm.residual | norm.residual_stride * float_bytes | norm.stream
-    return all % VECTOR_BYTES == 0
-
-
-def is_aligned(given: GateQuantizeCall) -> Bool:
-    """Says whether gates and ups can be read 16 bytes at a time."""
-    var strides = (given.call.row_stride | given.up_stride) * bytes_of(given.call.dtype)
-    return (given.call.values | given.ups | strides) % VECTOR_BYTES == 0
-
-
 def norm_quantize[
     is_nvidia: Bool = True, known: Int = ANY
 ](given: NormQuantizeCall, mut queue: Some[Queue]) raises:
     """Quantizes rows behind a norm; kernels are those of a `known` format's bits, or of any."""
     var call, norm = given.call, given.norm
     var of_weights = Int(FLOAT32) if norm.weights_are_float else call.dtype
-    var aligned = is_aligned(given)
+    var aligned = given.is_aligned(VECTOR_BYTES)
     var is_made = is_nvidia and norm.rounds != Rounds.NONE and aligned
     is_made = is_made and Int32(call.dtype) == BFLOAT16
     comptime for made in MADE:
@@ -252,7 +237,7 @@ def gate_quantize[
 ](given: GateQuantizeCall, mut queue: Some[Queue]) raises:
     """Quantizes hidden numbers of gates and ups, likewise."""
     var call, gate = given.call, given.gate
-    var aligned = is_aligned(given)
+    var aligned = given.is_aligned(VECTOR_BYTES)
     var is_made = is_nvidia and aligned and Int32(call.dtype) == BFLOAT16
     is_made = is_made and gate.is_usual() and gate.has_quotients()
     comptime for made in MADE:

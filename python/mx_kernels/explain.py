@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args, overload
 from mx_kernels._core import levels
 from mx_kernels._core.checks import check_mode, format_named
 from mx_kernels._core.facts import (
+    CDNA4,
     DEFAULT_FORMAT,
     DEFAULT_ROUNDING,
     KEPT_FLOATS,
@@ -31,6 +32,7 @@ from mx_kernels._core.facts import (
     of_kind,
     unsupported,
 )
+from mx_kernels._core.fused_ops import kernel_on_gfx950
 from mx_kernels._core.gates import GateOptions, check_gate, chosen_gate
 from mx_kernels._core.moved import renamed
 from mx_kernels._core.native import gpu_plans
@@ -511,11 +513,13 @@ def _explain_fused(
             f"n and k: got {n} and {k}, expected k to be {what}, and n a multiple of "
             f"{fmt.k_multiple}"
         )
+    kernel = f"{'cpu' if is_cpu else 'simt'}/prologue.mojo"
+    if question["device"] == CDNA4:
+        kernel = kernel_on_gfx950(sizes, gate, fmt)
     scale_bytes = math.prod(fmt.scales_of((m, n))) * fmt.scale_dtype.itemsize
     floats = m * k + (k if gate is None else 0)
     return FusedExplanation(
-        **question, shape=sizes, kernel=f"{'cpu' if is_cpu else 'simt'}/prologue.mojo",
-        level=levels.pick().name if is_cpu else "",
+        **question, shape=sizes, kernel=kernel, level=levels.pick().name if is_cpu else "",
         bytes_read=2 * floats, bytes_written=m * fmt.packed_bytes(n) + scale_bytes,
     )  # fmt: skip
 

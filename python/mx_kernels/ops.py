@@ -14,7 +14,7 @@ Floats in NumPy give floats in NumPy; what is encoded is always torch's.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 import torch
@@ -140,7 +140,17 @@ def tensor_scale_of(x: Array) -> Tensor:
     return (amax / _LARGEST_NVFP4).clamp(min=TENSOR_SCALES[0])
 
 
-def dequantize(q: MXTensor, *, dtype: FloatType | None = None) -> Tensor:
+@overload
+def dequantize(q: MXTensor, *, dtype: FloatType | None = None, out: None = None) -> Tensor: ...
+
+
+@overload
+def dequantize(q: MXTensor, *, dtype: FloatType | None = None, out: AnyArray) -> AnyArray: ...
+
+
+def dequantize(
+    q: MXTensor, *, dtype: FloatType | None = None, out: AnyArray | None = None
+) -> Tensor | AnyArray:
     """Decodes `q`, exactly where `dtype` can hold the numbers, in any layout.
 
     >>> dequantize(quantize(torch.ones(2, 32)), dtype="float32").sum()
@@ -150,12 +160,16 @@ def dequantize(q: MXTensor, *, dtype: FloatType | None = None) -> Tensor:
         q: the quantized tensor, shape [..., K].
         dtype: bfloat16, float16 or float32, as a name, a torch dtype or a NumPy dtype. None is
             q's: that of the floats which it was quantized from.
+        out: contiguous floats of q's shape where q lies, which are written and returned: a torch
+            tensor, or of a q on a CPU a NumPy array. Their dtype is the result's. Nothing of a
+            gradient is recorded.
 
     Raises:
-        TypeError: if q is not an MXTensor.
-        ValueError: if the dtype is none of the three, or the device has no kernels.
+        TypeError: if q is not an MXTensor, or out not an array of floats.
+        ValueError: if the dtype is none of the three, out does not fit, or the device has no
+            kernels.
     """
-    return check_operand(q, "q").dequantize(dtype)
+    return check_operand(q, "q").dequantize(dtype, out=out)
 
 
 class Requantized(NamedTuple):

@@ -47,7 +47,7 @@ from mx_kernels._core.storage import (
     split_scales,
     with_tensor_scale,
 )
-from mx_kernels.hints import Array, FloatType, FormatName, LayoutName
+from mx_kernels.hints import AnyArray, Array, FloatType, FormatName, LayoutName
 from mx_kernels.integrations import offload
 
 Operator = torch._ops.OpOverload
@@ -290,15 +290,19 @@ class MXTensor(arrays.OwnTensor):
         Tensor.data.__set__(self, value)
         self.__dict__.update({name: value.__dict__[name] for name in MXTensor.__annotations__})
 
-    def dequantize(self, dtype: FloatType | None = None) -> Tensor:
+    def dequantize(
+        self, dtype: FloatType | None = None, *, out: AnyArray | None = None
+    ) -> Tensor | AnyArray:
         """Returns the numbers, as `mx_kernels.dequantize` does."""
         self._check("q")
         code = float_code(self.dtype if dtype is None else dtype, "dtype")
-        if self._is_watched():
+        if out is not None:
+            code = arrays.check_out(out, self, None if dtype is None else code)
+        if self._is_watched() or watched(out):
             parts = (self._codes, self._scales, self.shape, self._format, self._layout)
-            dtype = facts().torch_dtypes[code]
-            return torch.ops.mx_kernels.dequantize(*parts, dtype)
-        return calls.dequantize(self, code)
+            made = torch.ops.mx_kernels.dequantize(*parts, facts().torch_dtypes[code])
+            return made if out is None else arrays.written(out, made)
+        return calls.dequantize(self, code, out)
 
     def preshuffle(self, device: str | torch.device | None = None) -> MXTensor:
         """Returns these weights in the layout of `device`, as `mx_kernels.preshuffle` does."""

@@ -3,6 +3,8 @@
 As in `test_ops`, a stand-in for the runtime, the simulator for the GPU: nothing here ran on one.
 """
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,15 @@ import torch
 import mx_kernels as mx
 import oracle
 from cases import GATES, bytes_of, sums_of
+from mx_kernels._core.hip import Rocm
+from mx_kernels._core.native import gpu_plans
 from tests.tiers import tiered
 
+PORTABLE = "simt/prologue.mojo"
+NORM = {"op": mx.rms_norm_quantize, "device": "gfx950"}
+GATE = {"op": mx.gate_quantize, "device": "gfx950"}
+NAME_LETTERS = 29
+"""Those of its file that a kernel's name has at least."""
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
@@ -93,3 +102,47 @@ def test_gates_to_codes_have_the_bits_of_a_cpu(gated_on_the_cpu, gpu, gate):
     oracle.assert_bitwise_equal(q.codes.numpy(), expected.codes.numpy())
     oracle.assert_bitwise_equal(q.scales.numpy(), expected.scales.numpy())
     assert len(gpu.launches) == 1
+
+
+@pytest.mark.parametrize("fmt", oracle.FORMATS)
+def test_what_is_said_of_norms_and_gates_is_what_is_launched(gpu, monkeypatch, rng, fmt):
+    """Every format, element type, gate and rounding, long rows and rows at odd addresses."""
+    gpu.execute, launch, said = False, Rocm.launch, []
+
+    def asked(self, operation, arguments, out):
+        said.append(getattr(gpu_plans(), f"explain_{operation[:4]}_gfx950")(arguments))
+        launch(self, operation, arguments, out)
+
+    def launched(operation, *arrays, **options):
+        operation(*arrays, format=fmt, **options)
+        (file,), name = {*said}, gpu.launches[-1].name
+        said.clear()
+        words = f"mojo_kernels/{file}".removesuffix(".mojo").replace("/", "_")
+        assert name.startswith(words[:NAME_LETTERS]), (file, name)
+        return file
+
+    monkeypatch.setattr(Rocm, "launch", asked)
+    files = set()
+    for dtype, rounds in product((BF16, F16, F32), ("each", "result", "none")):
+        x = floats(rng, (2, 576), dtype)
+        file = launched(mx.rms_norm_quantize, x[:, :544], rounds=rounds)
+        assert launched(mx.layer_norm_quantize, x[:, :544], rounds=rounds) == file
+        assert launched(mx.rms_norm_quantize, x[:, 1:545], rounds=rounds) == PORTABLE
+        if dtype == BF16 and rounds == "each":
+            assert mx.explain(2, 544, 544, format=fmt, **NORM).kernel == file
+        files.add(file)
+    for k in (32768, 32800):
+        file = launched(mx.rms_norm_quantize, floats(rng, (1, k)))
+        assert mx.explain(1, k, k, format=fmt, **NORM).kernel == file
+        files.add(file)
+    for dtype, (name, options) in product((BF16, F16, F32), GATES.items()):
+        sums = floats(rng, (2, sums_of(name, 544)), dtype)
+        file = launched(mx.gate_quantize, sums, **options)
+        if dtype == BF16:
+            asked_of = {
+                key: options[key] for key in ("hidden_act", "interleaved") if key in options
+            }
+            found = mx.explain(2, 544, sums.shape[1], format=fmt, **GATE, **asked_of)
+            assert found.kernel == file
+        files.add(file)
+    assert PORTABLE in files and len(files) in {1, 3}

@@ -12,7 +12,7 @@ HOUSE = ROOT / "mojo_kernels"
 HOST = [*sorted((HOUSE / "hopper" / "host").glob("*.mojo")), HOUSE / "simt" / "host.mojo"]
 KNOWS_THE_DEVICE = re.compile(r"^\s*from max\.gpu|inlined_assembly|llvm_intrinsic", re.MULTILINE)
 MOST_FILES_OF_HOPPER = 30
-MOST_FILES_OF_PLANS = 47
+MOST_FILES_OF_PLANS = 48
 COSTS = {"host/choices", "host/costs", "host/measured"}
 
 

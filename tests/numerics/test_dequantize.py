@@ -71,6 +71,27 @@ def test_every_block_finds_its_own_scale(rng, shape, format, dtype, layout):
     assert_bitwise_equal(values_of(got), expected_values(codes, scales, dtype, format))
 
 
+@every_layout
+@every_dtype
+@every_format
+def test_memory_that_is_given_gets_the_numbers_and_memory_around_it_nothing(
+    rng, format, dtype, layout
+):
+    codes, scales = random_operand(rng, 33, 288, format=format)
+    q, expected = (
+        mx_tensor(codes, scales, layout, format),
+        expected_values(codes, scales, dtype, format),
+    )
+    around = torch.full((35, 288), 7, dtype=getattr(torch, dtype))
+    out = around[1:-1]
+    assert mx.dequantize(q, out=out) is out and (around[::34] == 7).all()
+    assert_bitwise_equal(values_of(out), expected)
+    if q.is_cpu:
+        array = np.full((33, 288), 7, NUMPY_DTYPES[dtype])
+        assert q.dequantize(dtype, out=array) is array
+        assert_bitwise_equal(array.astype(np.float64), expected)
+
+
 @every_dtype
 def test_the_type_may_be_named_or_given(rng, dtype):
     q = mx_tensor(*random_operand(rng, 3, 64))

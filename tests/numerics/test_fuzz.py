@@ -217,11 +217,14 @@ def test_matmul(a, b, bias, dtype):
 
 
 @many
-@given(operands, dtypes, devices)
-def test_dequantize_and_layouts(q, dtype, device):
+@given(operands, dtypes, devices, floats)
+def test_dequantize_and_layouts(q, dtype, device, memory):
     out = attempt(lambda: mx.dequantize(q, dtype=dtype))
     if out is not None:
         assert_floats(out, q.shape)
+    if memory is not None:
+        out = attempt(lambda: mx.dequantize(q, dtype=dtype, out=memory))
+        assert out is None or out is memory
     for call in (lambda: mx.preshuffle(q, device=device), lambda: mx.unshuffle(q)):
         moved = attempt(call)
         if moved is not None:

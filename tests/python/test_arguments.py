@@ -276,7 +276,7 @@ CHANGES = {
     mx.mlp: OF_MLPS,
     mx.requantize: {"scale_rule": "ceil", "tensor_scale": beside(0.5, format="nvfp4")},
     mx.tensor_scale_of: {},
-    mx.dequantize: {"dtype": "float16"},
+    mx.dequantize: {"dtype": "float16", "out": np.zeros((N, K), np.float32)},
     mx.preshuffle: {"device": "gfx950"},
     mx.unshuffle: {},
     mx.matmul: PRODUCT,
@@ -290,7 +290,7 @@ CHANGES = {
         "dtype": "float32",
         "tensor_scale": beside(0.5, format="nvfp4"),
     },
-    mx.MXTensor.dequantize: {"dtype": "float16"},
+    mx.MXTensor.dequantize: {"dtype": "float16", "out": np.zeros((N, K), np.float32)},
     mx.MXTensor.preshuffle: {"device": "gfx950"},
     mx.MXLinear: {"bias": BIAS, **LEFT, "hadamard": 32},
     mx.MXLinear.from_linear: {**QUANTIZED, "device": "gfx950", "activations": "bf16"},
@@ -308,6 +308,7 @@ CHANGES = {
         "include": "lm_head",
         **{**QUANTIZED, "device": "gfx950", "activations": "bf16"},
         "fuse": beside("norms", model=llama),
+        "rest": "mxint8",
     },
     mx.conversion_report: {},
     mx.explain: {
@@ -322,7 +323,7 @@ CHANGES = {
     },
     mx.load: {
         **{"device": "meta", "preshuffle": False, "progress": True, "join_experts": False},
-        "rotations": {},
+        **{"rotations": {}, "rest": "mxint8"},
     },
     mx.save: {"max_shard_bytes": 100, "metadata": {"a": "b"}},
     checkpoints.convert: {

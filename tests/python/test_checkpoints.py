@@ -173,6 +173,55 @@ def test_floats_stay_floats(tmp_path, rng):
     assert_means(mx.load(tmp_path), arrays)
 
 
+REST = {
+    "model.layers.0.self_attn.q_proj.weight": (96, 64),
+    "model.layers.0.mlp.experts.3.up_proj.weight": (32, 64),
+    "lm_head.weight": (80, 64),
+}
+NO_REST = {
+    "model.embed_tokens.weight": (80, 64),
+    "model.layers.0.mlp.router.weight": (4, 64),
+    "model.layers.0.self_attn.q_norm.weight": (64,),
+    "model.layers.0.self_attn.k_proj.weight": (96, 40),
+    "model.layers.0.mlp.c_proj.weight": (64, 96),
+    "vision_tower.layers.0.fc1.weight": (64, 64),
+}
+
+
+@pytest.mark.parametrize("format", oracle.FORMATS)
+@pytest.mark.parametrize("preshuffle", [False, True])
+def test_the_rest_is_quantized_as_it_is_loaded_and_codes_stay(rng, format, preshuffle):
+    """Of a checkpoint with codes, linear layers and the head; no table, router, norm or tower."""
+    floats = {
+        name: torch.from_numpy(rng.standard_normal(shape)).bfloat16()
+        for name, shape in (REST | NO_REST).items()
+    }
+    codes = {"model.layers.0.mlp.down_proj.weight": mx.quantize(floats["lm_head.weight"])}
+    got = mx.load(floats | codes, rest=format, preshuffle=preshuffle)
+    without = mx.load(floats | codes, preshuffle=preshuffle)
+    made = "fp8_block_2d" if format == "fp8_block" else format
+    expected = without | {name: mx.quantize(floats[name], format=made) for name in REST}
+    assert got.keys() == expected.keys()
+    for name, value in got.items():
+        wanted = expected[name].preshuffle() if preshuffle and name in REST else expected[name]
+        assert type(value) is type(wanted)
+        if isinstance(value, mx.MXTensor):
+            assert (value.format, value.byte_layout) == (wanted.format, wanted.byte_layout)
+            assert torch.equal(value.scales, wanted.scales)
+            assert torch.equal(value.codes, wanted.codes)
+        else:
+            assert torch.equal(value, wanted)
+    assert not {type(without[name]) for name in REST} - {torch.Tensor}
+
+
+def test_a_checkpoint_without_a_rest_and_an_unknown_format_are_refused():
+    floats = {"model.embed_tokens.weight": torch.ones(80, 64)}
+    with pytest.raises(ValueError, match=r"rest: got 'mxint8', expected none: .* no linear layers"):
+        mx.load(floats, rest="mxint8")
+    with pytest.raises(ValueError, match="format: got 'int8', expected mxfp4 or"):
+        mx.load(floats, rest="int8")
+
+
 def test_loaded_tensors_outlive_their_file(tmp_path, rng):
     config, arrays, meaning = FORMS["gpt_oss"](rng)
     loaded = mx.load(checkpoint(tmp_path, config, arrays), preshuffle=False)

@@ -176,6 +176,56 @@ def test_include_overrules_a_rule_and_keep_overrules_include():
     assert reasons(Head(), include="lm_head", keep="*head")["lm_head"] == "named in keep"
 
 
+class TiedHead(Head):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(*self.lm_head.weight.shape)
+        self.words.weight = self.lm_head.weight
+
+
+@pytest.mark.parametrize("rest", ["mxint8", "fp8_block"])
+def test_rest_is_the_format_of_heads_alone(rest):
+    floats = Head()
+    model = mx.convert(copy.deepcopy(floats), rest=rest)
+    report = mx.conversion_report(model)
+    rows = {row.name: row for row in report.layers}
+    head = rows.pop("lm_head")
+    expected = mx.quantize(floats.lm_head.weight.detach(), format=head.format).preshuffle()
+    assert head.format == {"fp8_block": "fp8_block_2d"}.get(rest, rest)
+    assert {row.format for row in rows.values() if row.is_converted} == {"mxfp4"}
+    assert torch.equal(model.lm_head.weight.codes, expected.codes)
+    assert "output heads" not in str(report)
+
+
+def test_the_report_says_what_rest_would_make_of_heads():
+    model = mx.convert(Head())
+    n, k = model.lm_head.weight.shape
+    before, after = f"{4 * n * (k + 1) / 1e6:.3g}", f"{n * k * 33 / 32 / 1e6:.3g}"
+    said = str(mx.conversion_report(model))
+    assert (
+        f'reads {before} MB of output heads as floats; rest="mxint8" makes that {after} MB' in said
+    )
+    assert "output heads" not in str(mx.conversion_report(mx.convert(TiedHead())))
+
+
+@pytest.mark.parametrize(
+    "model, options, message",
+    [
+        (TiedHead, {}, r"output head to convert: lm_head \(shares its weight with words.weight\)"),
+        (Head, {"keep": "lm_head"}, r"lm_head \(named in keep\)"),
+        (Head, {"include": "lm_head"}, "there is no output head to convert"),
+        (Model, {}, "rest: got 'mxint8', expected None, for there is no output head to convert$"),
+        (Head, {"rest": "int8"}, "format: got 'int8', expected mxfp4 or"),
+    ],
+)
+def test_rest_of_nothing_is_refused(model, options, message):
+    model = model()
+    before = [*model.modules()]
+    with pytest.raises(ValueError, match=message):
+        mx.convert(model, **{"rest": "mxint8"} | options)
+    assert [*model.modules()] == before
+
+
 def test_include_of_what_cannot_be_converted_is_an_error():
     model = Model()
     with pytest.raises(ValueError, match=rf"include: got ragged \({RAGGED}\), expected layers"):

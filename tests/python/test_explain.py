@@ -456,8 +456,7 @@ def test_what_becomes_codes_is_explained_with_its_bytes(format, where):
         assert found.bytes_written == q.codes.nbytes + q.scales.nbytes
         assert found.bytes_read == sum(2 * t.numel() for t in floats)
         assert (found.level == "") == (where != "cpu")
-        assert found.kernel in str(found)
-    assert (source_folder() / norm.kernel).is_file() and norm.kernel == gate.kernel
+        assert found.kernel in str(found) and (source_folder() / found.kernel).is_file()
 
 
 def test_a_dense_layer_is_explained_as_its_products():

@@ -70,6 +70,8 @@ def test_quantized_numbers_are_an_mxtensor_and_floats_a_tensor() -> None:
     assert mx.quantize(X, format=q.format).byte_layout == q.byte_layout == "plain"
     floats = mx.dequantize(q, dtype=np.float32)
     assert_type(floats, Tensor)
+    assert_type(mx.dequantize(q, out=torch.zeros_like(X)), Tensor)
+    assert_type(mx.dequantize(q, out=np.zeros_like(ARRAY)), np.ndarray)
     assert_type(q.dequantize("float16"), Tensor)
     assert type(floats) is Tensor and floats.dtype == torch.float32
     assert_type(mx.preshuffle(q, device="gfx950"), mx.MXTensor)
@@ -145,7 +147,7 @@ def test_a_converted_model_is_of_its_type() -> None:
 
 def test_checkpoints_are_tensors_by_name(tmp_path: Path) -> None:
     mx.save({"w": mx.quantize(WEIGHT), "bias": BIAS}, tmp_path / "w.safetensors")
-    weights = mx.load(tmp_path / "w.safetensors", device="cpu")
+    weights = mx.load(tmp_path / "w.safetensors", device="cpu", rest=None)
     assert_type(weights, dict[str, mx.MXTensor | Tensor])
     assert {name: type(t) for name, t in weights.items()} == {"w": mx.MXTensor, "bias": Tensor}
 
@@ -196,7 +198,7 @@ def test_what_is_refused_when_it_runs_does_not_type_check() -> None:
     with refused("layout"):
         mx.MXTensor(w.codes, w.scales, layout="blocked")  # type: ignore[arg-type]
     with refused("dtype"):
-        mx.dequantize(w, dtype="float64")  # type: ignore[arg-type]
+        mx.dequantize(w, dtype="float64")  # type: ignore[call-overload]
     with refused("device"):
         mx.explain(4, 32, 64, device="gfx942")  # type: ignore[call-overload]
     with refused("a"):

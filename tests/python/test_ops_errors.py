@@ -3,8 +3,10 @@
 Each call differs from a good one by one thing.
 """
 
+import copy
 import sys
 import warnings
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -385,6 +387,53 @@ BAD_OTHERS = {
 def test_the_other_operations_refuse(case):
     call, error, message = BAD_OTHERS[case]
     assert_refused(error, message, call)
+
+
+FLAT = np.zeros(N * K + 1, np.float32)
+BAD_OUT = {
+    "no array": ([0.0], TypeError, "out: got list, expected a torch tensor or NumPy array"),
+    "bytes": (torch.zeros(N, K).byte(), TypeError, "out: got dtype uint8, expected bfloat16"),
+    "float64": (np.zeros((N, K)), TypeError, "out: got dtype float64, expected bfloat16"),
+    "other dtype": (torch.zeros(N, K).half(), ValueError, "dtype: got float32 beside an out of"),
+    "rows": (torch.zeros(N + 1, K), ValueError, f"out: got shape [{N + 1}, {K}], expected [{N}, "),
+    "columns": (torch.zeros(K, N).T, ValueError, f"out: got an array of strides [1, {N}]"),
+    "strides": (np.zeros((N, 2 * K), "f4")[:, ::2], ValueError, "expected one whose elements"),
+    "unaligned": (
+        FLAT.view(np.uint8)[1:-3].view(np.float32).reshape(N, K), ValueError, "aligned",
+    ),
+    "read-only": (np.broadcast_to(np.float32(0), (N, K)), ValueError, "can be written"),
+    "gradient": (torch.zeros(N, K, requires_grad=True), ValueError, "requires a gradient"),
+    "elsewhere": (torch.zeros(N, K, device="meta"), ValueError, "got out on meta and q on cpu"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_OUT)
+def test_memory_that_does_not_fit_is_refused_and_stays(case):
+    assert_refused(TypeError, "out: got an MXTensor, expected", lambda: mx.dequantize(W, out=W))
+    out, error, message = BAD_OUT[case]
+    before = copy.deepcopy(out)
+    assert_refused(error, message, lambda: mx.dequantize(W, dtype="float32", out=out))
+    if not getattr(out, "is_meta", False):
+        now, then = (t.detach() if isinstance(t, torch.Tensor) else t for t in (out, before))
+        assert np.array_equal(now, then)
+
+
+def test_numbers_are_not_written_over_their_codes():
+    memory = torch.zeros(2 * N, 2 * K, dtype=torch.uint8)
+    out = memory.view(torch.float32).view(N, K)
+    codes, scales = memory.view(-1)[: N * K // 2], memory.view(-1)[-N * K // 32 :]
+    for parts in ((codes.view(N, K // 2), W.scales), (W.codes, scales.view(N, K // 32))):
+        call = partial(mx.dequantize, mx.MXTensor(*parts), out=out)
+        assert_refused(ValueError, "out: got memory of q itself", call)
+    assert not memory.any()
+
+
+def test_what_a_gradient_needs_is_not_written_unseen():
+    kept, x = torch.ones(N, K), torch.ones(N, K, requires_grad=True)
+    loss = (x * kept).sum()
+    mx.dequantize(W, out=kept)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 def test_a_device_without_kernels_is_named(monkeypatch):

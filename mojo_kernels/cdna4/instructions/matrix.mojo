@@ -32,7 +32,7 @@ from ...numbers.formats import Format
 from ...numbers.scales import Scale
 from ...tiles import RegisterTile
 from ..chip import BLOCK, LANE_BYTES, PIECE_BYTES, SUMS
-from ..types import KEPT, name_of
+from ..types import KEPT, name_of, operand_code
 from .lds import PIECE_WORDS
 from .vector import decode_pair
 
@@ -56,21 +56,6 @@ comptime WordTile[*sizes: Int] = RegisterTile[DType.uint32, 1, *sizes]
 """Words of scales of a lane."""
 comptime SumTile[*sizes: Int] = RegisterTile[DType.float32, SUMS, *sizes]
 """A lane's part of some tiles of C."""
-
-
-def operand_code(element: Element) -> Optional[Int]:
-    """Returns the instruction's number for an element, none if it takes no such operand."""
-    if element == Element.E4M3:
-        return 0
-    if element == Element.E5M2:
-        return 1
-    if element == Element.E2M3:
-        return 2
-    if element == Element.E3M2:
-        return 3
-    if element == Element.E2M1:
-        return 4
-    return None
 
 
 def feeds_matrix_instruction(format: Format) -> Bool:

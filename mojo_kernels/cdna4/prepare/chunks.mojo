@@ -15,7 +15,7 @@ from ...numbers.formats import Format
 from ...numbers.norms import SEGMENT
 from ...numbers.scales import E8M0_NAN, Scale
 from ..chip import BLOCK, LANES, PIECE_BYTES, WORD_BYTES
-from ..instructions.matrix import operand_code, set_priority
+from ..instructions.matrix import set_priority
 from ..instructions.vector import encode_pair, encode_sixes, opaque
 from ..instructions.wave import ROW_LANES, any_lane, maximum_of_quad, maximum_of_row
 from ..operands.encode import NOT_FINITE, Rescaling, Window, clamped, largest_magnitude
@@ -24,17 +24,9 @@ from .float_scales import CHUNK, encode, load_chunk, magnitude_of, scale_of
 
 comptime LEVELS = 4
 """Priorities of waves."""
-comptime MAX_STRIDE = 1 << 28
-"""Floats from a row to the next."""
 comptime Floats = SIMD[DType.float32, CHUNK]
 """A chunk."""
 comptime _BF16_SHIFT = UInt32(16)
-
-
-def is_made(format: Format) -> Bool:
-    """Says whether there are kernels to a format."""
-    var is_encoded = Bool(operand_code(format.element)) and format.scale != Scale.E4M3
-    return is_encoded and format.block_rows == 1
 
 
 @always_inline

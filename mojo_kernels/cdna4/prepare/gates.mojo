@@ -23,9 +23,10 @@ from ..epilogue.gate import QuickGate
 from ..instructions.lds import allocate_lds
 from ..instructions.wave import ROW_LANES
 from ..operands.memory import Output, bytes_of, input, output, quotient, remainder
-from .chunks import CodeRow, InputRows, LEVELS, MAX_STRIDE, Place, floats_of, is_made, load_at
+from .chunks import CodeRow, InputRows, LEVELS, Place, floats_of, load_at
 from .chunks import next_level, rounded, set_level
 from .float_scales import CHUNK, load_chunk, magnitude_of, maximum_of_workgroup
+from .shape import is_made, takes
 
 comptime GATE_THREADS = 256
 """Threads of a workgroup. Guess."""
@@ -184,11 +185,9 @@ def _put_gates[
 
 def quantize_gate(given: GateQuantizeCall, mut queue: Some[Queue]) raises -> Bool:
     """Launches the same for hidden numbers."""
-    var call, gate = given.call, given.gate
-    # Its limit makes numbers of infinite gates, which `of_finite` does not keep apart from NaN.
-    var has_finite = gate.has_quotients() and gate.code != Gate.SWIGLU_STEP
-    if not has_finite or max(call.row_stride, given.up_stride) > MAX_STRIDE:
+    if not takes(given):
         return False
+    var call, gate = given.call, given.gate
     comptime for f in range(len(FORMATS)):
         comptime format = FORMATS[f]
         comptime for i in range(len(FLOAT_TYPES)):

@@ -14,7 +14,6 @@ which is the order of `numbers.norms`. The next row is on its way meanwhile.
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_dim, block_idx, thread_idx
 from max.gpu.intrinsics import permlane_swap
 from max.gpu.sync import schedule_barrier
-from std.math import ceildiv
 from std.memory import bitcast
 from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
@@ -35,14 +34,11 @@ from ..instructions.memory import scalar_here
 from ..instructions.vector import unpacked_here
 from ..instructions.wave import ROW_LANES, kept_halves, of_lane, sum_of_quad
 from ..operands.memory import Bytes, Input, Output, bytes_of, input, output, quotient, remainder
-from .chunks import CodeRow, Floats, InputRows, LEVELS, MAX_STRIDE, Place, floats_of, is_made
-from .chunks import load_at, memory_at, next_level, rounded, set_level, store_at
+from .chunks import CodeRow, Floats, InputRows, LEVELS, Place, floats_of, load_at
+from .chunks import memory_at, next_level, rounded, set_level, store_at
 from .float_scales import CHUNK, magnitude_of, maximum_of_workgroup
+from .shape import HELD, WAVES, is_made, takes, waves_of
 
-comptime HELD = 4
-"""Segments of a wave."""
-comptime WAVES = 16
-"""The most waves of a workgroup: of longer rows it would not keep all."""
 comptime Pair = SIMD[DType.float32, 2]
 """Neighbours of a chunk."""
 comptime _HALVES, _ODD_ROWS = 32, 16
@@ -393,19 +389,18 @@ struct _OfK[dtype: DType](TrivialRegisterPassable):
 
 
 def quantize_norm(given: NormQuantizeCall, mut queue: Some[Queue]) raises -> Bool:
-    """Launches the kernel for rows behind a norm at multiples of 16 bytes; says if there is one."""
-    var call, norm = given.call, given.norm
-    var waves = ceildiv(ceildiv(call.k, SEGMENT), HELD)
-    if waves > WAVES or call.row_stride > MAX_STRIDE:
+    """Launches the kernel for rows behind a norm; says if there is one."""
+    if not takes(given):
         return False
+    var call, norm = given.call, given.norm
+    var waves = waves_of(call.k)
     var groups = min(call.rows, CUS * (WAVES // waves))
     comptime for f in range(len(FORMATS)):
         comptime format = FORMATS[f]
         comptime for i in range(len(FLOAT_TYPES)):
             comptime dtype = FLOAT_TYPES[i]
             comptime if is_made(format):
-                var is_rounded = dtype == DType.float32 or norm.rounds != Rounds.NONE
-                if call.format == f and call.dtype == i and is_rounded:
+                if call.format == f and call.dtype == i:
                     queue.launch[norm_to_codes[format, dtype]](
                         Grid(groups, threads=waves * Int(LANES)),
                         input[dtype](call.values),

@@ -18,9 +18,9 @@ from ...numbers.rounding import Rounding
 from ...numbers.scales import Scale
 from ..chip import BLOCK, GROUP_BLOCKS, LANES, QUANTIZED_ROWS, QUANTIZE_WAVES, rows_at_once
 from ..instructions.lds import allocate_lds
-from ..instructions.matrix import operand_code
 from ..operands.memory import Input, Output, input, output, quotient
 from ..operands.quantizer import GroupQuantizer
+from ..types import has_quantizers
 from .float_scales import grid_of, quantize_to_float_scales
 
 
@@ -64,8 +64,7 @@ def quantize_rows[
 
 def quantizes_to(format: Format, rounding: Rounding) -> Bool:
     """Says whether there is a kernel for a format and a rule."""
-    var has_kernel = Bool(operand_code(format.element)) and format.scale != Scale.E4M3
-    return has_kernel and rounding.fits(format.scale)
+    return has_quantizers(format) and rounding.fits(format.scale)
 
 
 struct QuantizeKernel[format: Format, dtype: DType, rounding: Rounding]:

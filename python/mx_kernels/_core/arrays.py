@@ -152,6 +152,45 @@ def check_floats(array: Array, name: str) -> None:
     check_device(array, name)
 
 
+def check_out(out: Array, q: Tensor, dtype: int | None) -> int:
+    """Checks memory for the numbers of `q`; returns the native code of its dtype.
+
+    `dtype` is the code of the dtype that was asked for beside it, None for none.
+
+    Raises:
+        TypeError: if it is no array of floats.
+        ValueError: if it cannot be written as a whole, or is of another shape, dtype or device.
+    """
+    check_floats(out, "out")
+    check_together("out", out, "q", q)
+    code, is_torch = facts().dtypes[dtype_name(out)], isinstance(out, Tensor)
+    if dtype not in (None, code):
+        raise ValueError(
+            f"dtype: got {list(facts().dtypes)[dtype]} beside an out of {dtype_name(out)}, "
+            "expected None or that"
+        )
+    if tuple(out.shape) != tuple(q.shape):
+        raise ValueError(f"out: got shape {show(out.shape)}, expected {show(q.shape)}, that of q")
+    if not (out.is_contiguous() and not out.is_neg() if is_torch else out.flags.carray):
+        steps = out.stride() if is_torch else out.strides
+        raise ValueError(
+            f"out: got an array of strides {show(steps)}, expected one whose elements lie one "
+            "behind another, aligned, and can be written"
+        )
+    if is_torch and out.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            "out: got a tensor that requires a gradient, expected one that does not, as codes have "
+            "none; write under torch.no_grad()"
+        )
+    return code
+
+
+def written(out: Array, made: Tensor) -> Array:
+    """Copies what an operator of torch made to memory that is checked; returns that."""
+    tensor_of(out).copy_(made)
+    return out
+
+
 def float_code(dtype: FloatType | None, name: str) -> int:
     """Returns the native code of a float dtype: a name, a torch dtype or a NumPy dtype.
 

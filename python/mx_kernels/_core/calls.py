@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from mx_kernels._core.arrays import Array, address_of, empty, empty_scales, rows_of
-from mx_kernels._core.devices import ask_for_large_pages, launcher_of
+from mx_kernels._core.devices import NEW_PAGES_BYTES, ask_for_large_pages, launcher_of
 from mx_kernels._core.facts import Format, Layout, facts
 from mx_kernels._core.protocol import Dequantize, Quantize, Relayout, Right, Rotation
 from mx_kernels._core.storage import storage_of
@@ -67,7 +68,7 @@ def quantize_rows(
     """
     *lead, k = shape
     rows, (fmt, scale_rule, tensor_scales) = math.prod(lead), rules
-    codes, codes_address = empty(x, (*lead, fmt.packed_bytes(k)))
+    codes, codes_address = _empty(x, (*lead, fmt.packed_bytes(k)))
     scales, scales_address = empty_scales(x, fmt.scales_of(shape), fmt)
     if rows:
         launcher = launcher_of(codes)
@@ -86,11 +87,23 @@ def quantize_rows(
     return codes, scales
 
 
-def dequantize(q: Operand, dtype: int) -> Tensor:
-    """Decodes `q` to floats [..., K]."""
+def dequantize(q: Operand, dtype: int, out: Array | None = None) -> Array:
+    """Decodes `q` to floats [..., K], in `out` if there is one, which is checked.
+
+    Raises:
+        ValueError: if that shares memory with q.
+    """
     q = by_rows(q)
-    out, address = empty(q._codes, tuple(q.shape), dtype)
     codes, scales, fmt, layout = right_of(q)
+    if out is None:
+        out, address = _empty(q._codes, tuple(q.shape), dtype)
+    else:
+        address = address_of(out)
+        for part, first in ((q._codes, codes), (q._scales, scales)):
+            if first < address + out.nbytes and address < first + part.nbytes:
+                raise ValueError("out: got memory of q itself, expected other memory")
+        if isinstance(out, Tensor):
+            increment_version(out)
     calls, rows = _cut(q)
     parts = ((codes, q._codes), (scales, q._scales), (address, out))
     for codes_at, scales_at, out_at in _steps(calls, *parts):
@@ -123,6 +136,14 @@ def relayout(q: Operand, layout: Layout) -> tuple[Tensor, Tensor]:
         call = Relayout(codes_at, scales_at, source, *target, layout.code, fmt, rows, q._k)
         launcher_of(new_codes).launch("relayout", call, new_codes)
     return new_codes, new_scales
+
+
+def _empty(like: Array, shape: tuple[int, ...], dtype: int | None = None) -> tuple[Tensor, int]:
+    """Allocates as `empty` does; what is in new pages for each call, on a CPU, in large ones."""
+    made, address = empty(like, shape, dtype)
+    if made.nbytes >= NEW_PAGES_BYTES and made.is_cpu:
+        ask_for_large_pages(address, made.nbytes)
+    return made, address
 
 
 def _cut(q: Operand, *others: Layout) -> tuple[int, int]:

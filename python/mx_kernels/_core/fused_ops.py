@@ -34,7 +34,8 @@ from mx_kernels._core.arrays import (
 )
 from mx_kernels._core.facts import Format, facts
 from mx_kernels._core.gates import GateChoice, GateOptions, chosen_gate, gate_of
-from mx_kernels._core.protocol import NO_CODE, Norm, Ups
+from mx_kernels._core.native import gpu_plans
+from mx_kernels._core.protocol import NO_CODE, Norm, Quantize, Ups
 from mx_kernels._core.torch_ops import _library, define
 
 ROUNDS = ("each", "result", "none")
@@ -233,6 +234,20 @@ def gate_quantize(
     made = calls.quantize_rows("gate_quantize", x, shape, (fmt, scale_rule, given), rest)
     del others
     return made
+
+
+def kernel_on_gfx950(sizes: tuple[int, int, int], gate: GateOptions | None, fmt: Format) -> str:
+    """Returns the file of the kernel for m rows of k bfloat16 and n codes, as the launch finds it.
+
+    Rows are contiguous. No gate is a norm.
+    """
+    (m, n, k), dtype = sizes, torch.bfloat16
+    call = Quantize(0, facts().dtype_codes[dtype], k, m, n, fmt.code, 0, 0, 0, 0)
+    if gate is None:
+        return gpu_plans().explain_norm_gfx950((*call, *[0] * len(Norm._fields)))
+    chosen = chosen_gate(gate)
+    ups = n * dtype.itemsize if chosen.row.is_gated and not chosen.interleaved else 0
+    return gpu_plans().explain_gate_gfx950((*call, *gate_of(chosen), *Ups(ups, k)))
 
 
 # Torch's operators.

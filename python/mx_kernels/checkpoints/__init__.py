@@ -11,6 +11,7 @@
         scales.py     which format codes and scales are, and the scales as it has them
         forms.py      which tensors are the parts of which parameter: a table
         joining.py    one tensor an expert becomes one of all experts
+        rest.py       what is quantized as it is read, of floats
         leftovers.py  what is in no pair: tensors, or halves that are refused
         loading.py    parameters as they are wanted: on a device, preshuffled
         writing.py    safetensors files, a tensor at a time, complete or not at all

@@ -80,6 +80,8 @@ class Part:
     """What files call it."""
     is_own: bool = False
     """Whether it is in a file of our own form."""
+    is_encoded: bool = False
+    """Whether it is an MXTensor, of a state dict."""
 
     @property
     def nbytes(self) -> int:
@@ -121,7 +123,12 @@ def open_state_dict(tensors: Mapping[str, Tensor]) -> Checkpoint:
                 "each name; for nested dicts pass the innermost one"
             )
     parts = {
-        name: Part(tensor.dtype, tuple(tensor.shape), lambda tensor=tensor: tensor)
+        name: Part(
+            tensor.dtype,
+            tuple(tensor.shape),
+            lambda tensor=tensor: tensor,
+            is_encoded=hasattr(tensor, "byte_layout"),
+        )
         for name, tensor in tensors.items()
     }
     return Checkpoint("state dict", parts)

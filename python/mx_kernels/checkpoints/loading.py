@@ -15,7 +15,9 @@ from mx_kernels.checkpoints import gguf_files
 from mx_kernels.checkpoints.files import Checkpoint, open_path, open_state_dict
 from mx_kernels.checkpoints.forms import Parameter, plan, warn_of_floats
 from mx_kernels.checkpoints.joining import joined
+from mx_kernels.checkpoints.rest import with_rest
 from mx_kernels.checkpoints.writing import Stored
+from mx_kernels.hints import FormatName
 from mx_kernels.tensor import MXTensor
 
 
@@ -26,6 +28,7 @@ def load(
     preshuffle: bool = True,
     join_experts: bool = True,
     rotations: dict[str, int] | None = None,
+    rest: FormatName | None = None,
     progress: bool | None = None,
 ) -> dict[str, MXTensor | Tensor]:
     """Returns the parameters of a checkpoint by name: MXTensors where they are MX, else tensors.
@@ -67,6 +70,9 @@ def load(
         rotations: a dict that gets, by the names of weights, what `linear` and `MXLinear` are told
             as `hadamard`, for checkpoints that rotate what layers are given: compressed-tensors'
             and Quark's Hadamard matrices of 32, 64 or 128. None refuses such a checkpoint.
+        rest: the format that weights of linear layers which the checkpoint has as floats are
+            quantized to, the output head's too unless it is tied, as by `from_pretrained` of
+            `integrations.transformers`. None leaves them floats.
         progress: whether to show a bar on stderr. None shows one on a terminal.
 
     Raises:
@@ -74,7 +80,8 @@ def load(
             of shards count.
         ValueError: if a file is broken; if codes or scales are missing or do not fit; if the
             checkpoint is quantized in another way (GPTQ, AWQ, ...), or something has to be done
-            at run time that is not (rotations, zero points); if a folder has two checkpoints.
+            at run time that is not (rotations, zero points); if a folder has two checkpoints; if
+            there is no rest.
         TypeError: if a state dict holds anything but tensors.
         ImportError: if safetensors is missing, gguf for GGUF, or rich where a bar is asked for.
     """
@@ -84,6 +91,8 @@ def load(
     parameters = plan(checkpoint, takes_rotations=rotations is not None)
     warn_of_floats(parameters, checkpoint.where)
     found = {it.name: it.hadamard for it in parameters if it.hadamard}
+    if rest is not None:
+        parameters = with_rest(checkpoint, parameters, rest, "rest")
     parameters = joined(checkpoint, parameters) if join_experts else parameters
     if rotations is not None:
         rotations |= found

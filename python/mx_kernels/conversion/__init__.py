@@ -54,6 +54,7 @@ from mx_kernels.conversion.rules import (
     activations_of,
     check_patterns,
     decide,
+    is_of_rest,
     patterns_of,
 )
 from mx_kernels.hints import FormatName, ScaleRule
@@ -80,6 +81,7 @@ def convert(
     device: str | torch.device | None = None,
     activations: Activations = None,
     fuse: str | None = None,
+    rest: FormatName | None = None,
 ) -> Model:
     """Replaces layers of `model` in place by MXLinear and MXExperts; returns the model.
 
@@ -123,13 +125,16 @@ def convert(
             their readers codes at once, where all of these are converted to the same activations;
             where a gradient is wanted they give floats, as before. Gates and ups of MLPs become
             one product, with the bits of two on a CPU. The report says which, and why others stay.
+        rest: what output heads are quantized to that have a weight of their own: "mxint8" halves
+            what a token reads of them, at 1 % of error. None keeps them; the report says what they
+            weigh.
 
     Raises:
         TypeError: if an argument is of another kind, or the weights of a selected layer are of
             another type than bfloat16, float16 or float32.
-        ValueError: if nothing was selected, unless there is something to fuse; if a name fits
-            nothing, `include` names a layer that cannot be converted, or weights are on the meta
-            device. Nothing is replaced then.
+        ValueError: if nothing was selected, unless there is something to fuse; if there is no
+            output head for `rest`; if a name fits nothing, `include` names a layer that cannot be
+            converted, or weights are on the meta device. Nothing is replaced then.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: got {type(model).__name__}, expected an nn.Module")
@@ -143,10 +148,12 @@ def convert(
     patterns = {"keep": patterns_of("keep", keep), "include": patterns_of("include", include)}
     choices = {"format": format, "scale_rule": scale_rule, "device": device}
     is_ours = fuse is not None and any(isinstance(inner, MXLinear) for inner in model.modules())
-    reasons, modes = _decided(model, filter, patterns, choices, activations, needs_some=not is_ours)
-    for layer in modes:
+    decided = _decided(
+        model, filter, patterns, choices, activations, rest=rest, needs_some=not is_ours
+    )
+    for layer in decided[1]:
         _check_weights(layer)
-    model = _replaced(model, reasons, modes, choices)
+    model = _replaced(model, *decided, choices)
     if fuse is not None:
         report = vars(model)[ATTRIBUTE]
         fusions = (*report.fusions, *fuse_layers(model))
@@ -183,14 +190,14 @@ def convert_skeleton(
     """
     patterns = {"keep": tuple(keep), "include": tuple(include)}
     choices = {"format": format, "scale_rule": scale_rule, "device": device}
-    reasons, modes = _decided(model, None, patterns, choices, activations)
+    reasons, chosen = _decided(model, None, patterns, choices, activations)
     ways = {
         f"{name}.{of}": way
-        for layer in modes
+        for layer in chosen
         for name in layer.names
         for of, way in arrangements(layer).items()
     }
-    _replaced(model, reasons, modes, choices | {"device": None})
+    _replaced(model, reasons, chosen, choices | {"device": None})
     return ways
 
 
@@ -322,33 +329,50 @@ def _decided(
     choices: dict,
     activations: Activations,
     *,
+    rest: FormatName | None = None,
     needs_some: bool = True,
-) -> tuple[dict[Layer, str | None], dict[Layer, str]]:
-    """Returns why each layer is kept, and what the activations of the others become."""
+) -> tuple[dict[Layer, str | None], dict[Layer, dict[str, str]]]:
+    """Returns why each layer is kept, and what weights and activations of the others become."""
     fmt = format_named(choices["format"])
     scale_rule, device = choices["scale_rule"], choices["device"]
     quantized(torch.zeros(1, fmt.k_multiple, device="cpu"), **choices)  # Raises if a name is wrong.
     fmt = format_named(weights_format(fmt.name))
+    of_rest = None if rest is None else format_named(weights_format(format_named(rest).name))
     tree = Tree(model)
     _check_activations(activations, scale_rule, tree)
-    reasons = decide(tree, fmt, device=device, filter=filter, **patterns)
+    reasons = decide(tree, fmt, device=device, filter=filter, rest=of_rest, **patterns)
     chosen = [layer for layer, reason in reasons.items() if reason is None]
     if needs_some:
         _check_some(reasons, chosen)
+    heads = {layer for layer in chosen if of_rest and is_of_rest(tree, layer, patterns["include"])}
+    if of_rest and not heads:
+        found = [f"{la.name} ({why})" for la, why in reasons.items() if is_of_rest(tree, la, ())]
+        raise ValueError(
+            f"rest: got {rest!r}, expected None, for there is no output head to convert"
+            + (f": {', '.join(found)}" if found else "")
+        )
+    formats = {layer: (of_rest if layer in heads else fmt).name for layer in chosen}
     return reasons, {
-        layer: _mode_of(layer, activations, scale_rule, device, fmt.name) for layer in chosen
+        layer: {
+            "format": name,
+            "activations": _mode_of(layer, activations, scale_rule, device, name),
+        }
+        for layer, name in formats.items()
     }
 
 
 def _replaced(
-    model: nn.Module, reasons: dict[Layer, str | None], modes: dict[Layer, str], choices: dict
+    model: nn.Module,
+    reasons: dict[Layer, str | None],
+    chosen: dict[Layer, dict[str, str]],
+    choices: dict,
 ) -> nn.Module:
     """Puts our layers where they belong, and the report into the model; returns it."""
     bytes_before, rows = bytes_of_all(model), _rows_before(reasons)
     made: dict = {}
-    for layer, mode in modes.items():
+    for layer, own in chosen.items():
         # The float weights are freed one by one: a layer lets go of the module it was.
-        layer.module = replace(layer, made, activations=mode, **choices)
+        layer.module = replace(layer, made, **(choices | own))
         model = _put(model, layer)
     _call_layers(model)
     report = _report(model, reasons, rows, bytes_before)

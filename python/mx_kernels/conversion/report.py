@@ -10,6 +10,7 @@ Rows that differ in numbers within their names alone are printed as one.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -17,6 +18,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import nn
+
+from mx_kernels._core.checks import format_named
+from mx_kernels.conversion.rules import HEAD
+
+REST = "mxint8"
+"""What heads are best quantized to: of 8 bits the format with the smallest error."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,21 @@ class Report:
             name = pattern if len(layers) > 1 else layers[0].name
             sizes = (_megabytes(sum(sizes)) for sizes in zip(*map(_bytes_of, layers), strict=True))
             rows.append((name, str(len(layers)), kind, str([*shape]), outcome, *sizes))
-        return "\n".join([*_aligned(rows, right=(1, 5, 6)), self._totals(), *self._fusions()])
+        lines = [*_aligned(rows, right=(1, 5, 6)), self._totals(), *self._heads()]
+        return "\n".join([*lines, *self._fusions()])
+
+    def _heads(self) -> list[str]:
+        """Returns what `rest` would make of output heads that have a weight of their own."""
+        heads = [layer for layer in self.kept if layer.reason == HEAD]
+        if not heads:
+            return []
+        fmt = format_named(REST)
+        after = sum(math.prod(head.shape) * (1 + 1 / fmt.block_k) for head in heads)
+        before = sum(head.bytes_after for head in heads)
+        return [
+            f"a token reads {_megabytes(before)} MB of output heads as floats; "
+            f'rest="{REST}" makes that {_megabytes(after)} MB'
+        ]
 
     def _fusions(self) -> list[str]:
         """Returns the lines of another table."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from fnmatch import fnmatchcase
 
 import torch
@@ -27,6 +27,9 @@ from mx_kernels.hints import ActivationsName
 
 HEADS = ("lm_head", "embed_out")
 """Names of output layers; transformers' models also tell theirs: `get_output_embeddings`."""
+
+HEAD = "output head"
+"""Why they are kept."""
 
 ROUTER_CLASS = re.compile(r"Router|MoE\w*Gate")
 ROUTER_NAME = re.compile(r"router|^shared_experts?_gate$")
@@ -101,8 +104,11 @@ def decide(
     filter: Callable[[str, nn.Module], bool] | None,
     keep: tuple[Pattern, ...],
     include: tuple[Pattern, ...],
+    rest: Format | None = None,
 ) -> dict[Layer, str | None]:
     """Returns for every layer why it is kept, None for those to be converted.
+
+    With a `rest`, output heads get that format, unless `include` names them.
 
     Raises:
         ValueError: if a layer that `include` names cannot be converted, or a pattern fits nothing.
@@ -114,13 +120,15 @@ def decide(
         if fits_any(layer.names, keep):
             reasons[layer] = "named in keep"
             continue
-        hindrance = obstacle(layer, fmt.k_multiple)
+        own = rest if rest is not None and is_of_rest(tree, layer, include) else fmt
+        hindrance = obstacle(layer, own.k_multiple)
         if fits_any(layer.names, include):
             reasons[layer] = hindrance
             if hindrance:
                 impossible.append(f"{layer.name} ({hindrance})")
             continue
-        reasons[layer] = _rule_of(tree, layer) or hindrance or _doubt(layer, fmt, device)
+        rule = None if own is rest else _rule_of(tree, layer)
+        reasons[layer] = rule or hindrance or _doubt(layer, own, device)
         if (
             reasons[layer] is None
             and filter is not None
@@ -133,6 +141,10 @@ def decide(
             "these in keep"
         )
     _keep_ties(tree, reasons, include)
+    for layer, reason in reasons.items():
+        others = _others(tree, layer, {id(layer.module)}) if reason == HEAD else ()
+        if others:
+            reasons[layer] = f"{HEAD}, shares its weight with {others[0]}"
     return reasons
 
 
@@ -143,21 +155,32 @@ def _keep_ties(tree: Tree, reasons: dict[Layer, str | None], include: tuple[Patt
     while not is_settled:
         is_settled = True
         for key, layer in list(chosen.items()):
-            holders = [tree.holders[identity(w)] for w in layer.weights.values()]
-            others = [place for of in holders for other, place in of.items() if other not in chosen]
+            others = _others(tree, layer, chosen)
             if others and not fits_any(layer.names, include):
                 reasons[layer] = f"shares its weight with {others[0]}"
                 del chosen[key]
                 is_settled = False
 
 
+def _others(tree: Tree, layer: Layer, known: Container[int]) -> list[str]:
+    """Returns the places of a layer's weights in modules that are not known, by their ids."""
+    holders = [tree.holders[identity(w)] for w in layer.weights.values()]
+    return [place for of in holders for other, place in of.items() if other not in known]
+
+
+def is_of_rest(tree: Tree, layer: Layer, include: tuple[Pattern, ...]) -> bool:
+    """Says whether a layer is an output head that `include` does not name."""
+    is_named = any(name.rpartition(".")[2] in HEADS for name in layer.names)
+    is_head = is_named or id(layer.module) in tree.heads
+    return is_head and not fits_any(layer.names, include)
+
+
 def _rule_of(tree: Tree, layer: Layer) -> str | None:
     """Returns which rule keeps a layer, None if none does."""
+    if is_of_rest(tree, layer, ()):
+        return HEAD
     for name in layer.names:
         path = tree.path(name)
-        leaf = path[-1][0]
-        if leaf in HEADS or id(layer.module) in tree.heads:
-            return "output head"
         if _is_adapter(tree, name, path):
             return "adapter"
         if layer.kind != "experts" and _is_router(tree.parent(name), path, layer):

@@ -31,15 +31,12 @@ from max.pipelines.lib.config.model_config import _select_quantization_encoding
 from max.pipelines.modeling.config_enums import supported_encoding_dtype
 from torch import Tensor
 
-from mx_kernels import ops
-from mx_kernels._core.checks import format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT, facts, weights_format
 from mx_kernels.checkpoints.converting import Axes, to_quantize
-from mx_kernels.checkpoints.files import Checkpoint, Part, let_go, open_model
-from mx_kernels.checkpoints.floats import kept
+from mx_kernels.checkpoints.files import Checkpoint, let_go, open_model
 from mx_kernels.checkpoints.forms import FLOATS, Parameter, plan, warn_of_floats
 from mx_kernels.checkpoints.joining import Joined, join, joined
-from mx_kernels.checkpoints.scales import Meaning
+from mx_kernels.checkpoints.rest import HEAD, with_quantized, with_rest
 from mx_kernels.integrations import REST
 from mx_kernels.tensor import MXTensor
 
@@ -47,7 +44,6 @@ FORMAT = "MX_KERNELS_FORMAT"
 """The variable that names what floats are quantized to."""
 DEFAULT_ENCODING = "float32"
 """What MAX calls models whose floats are float32, as all are on its CPUs."""
-HEAD = "lm_head.weight"
 EMBEDDING = "embed_tokens.weight"
 PREFIX = "model."
 """What names begin with in files, and not here."""
@@ -111,9 +107,9 @@ def parameters_of(checkpoint: Checkpoint) -> list[Parameter]:
         tell = Axes(checkpoint.config)
         found = to_quantize(parameters, format, (), (), tell)
         found |= {it.name: tell.right(it) for it in parameters if EXPERTS.search(it.name)}
-        parameters = _with_quantized(parameters, found, format)
+        parameters = with_quantized(parameters, found, format)
     if rest := os.environ.get(REST):
-        parameters = _with_quantized(*_rest(checkpoint, parameters, rest))
+        parameters = with_rest(checkpoint, _with_head(parameters), rest, REST)
     parameters = joined(checkpoint, parameters)
     parameters = [replace(it, name=it.name.removeprefix(PREFIX)) for it in parameters]
     return _with_rows_joined(parameters)
@@ -129,71 +125,15 @@ def planned_bytes(pipeline_config: Any) -> int:
     return sum(it.nbytes if it.format else math.prod(it.shape) * size for it in parameters)
 
 
-class _Once:
-    """Codes and scales of floats that are quantized when the first of the two is read."""
+def _with_head(parameters: list[Parameter]) -> list[Parameter]:
+    """Returns parameters with a head that is tied to the embeddings as one more weight.
 
-    def __init__(self, it: Parameter, format: str):
-        self.it, self.format = it, format
-        self.made: dict[str, Tensor] = {}
-
-    def take(self, name: str) -> Tensor:
-        """Returns one of the two, which is let go."""
-        if name not in self.made:
-            (floats,) = self.it.read()
-            q = ops.quantize(floats, format=self.format)
-            let_go(floats)
-            self.made = {"codes": q.codes, "scales": q.scales}
-        return self.made.pop(name)
-
-
-def _rest(
-    checkpoint: Checkpoint, parameters: list[Parameter], format: str
-) -> tuple[list[Parameter], dict[str, Parameter], str]:
-    """Returns parameters, those of linear layers that are floats yet, and what these become.
-
-    A head that is tied to the embeddings is one more weight: the rows that tokens look up stay.
-
-    Raises:
-        ValueError: if there are none, or the variable names no format.
+    The rows that tokens look up stay.
     """
-    block = format_named(format).k_multiple
-    format = weights_format(format)
-    if all(it.name != HEAD for it in parameters):
-        tied = (it for it in parameters if it.name.removeprefix(PREFIX) == EMBEDDING)
-        parameters = [*parameters, *(replace(it, name=HEAD) for it in tied)]
-    stay = kept(it.name for it in parameters) - {HEAD}
-    found = {
-        it.name: it
-        for it in parameters
-        if not it.meaning and it.name.endswith(".weight") and it.name not in stay
-        if len(it.shape) == 2 and it.shape[-1] % block == 0
-    }
-    if not found:
-        raise ValueError(
-            f"{REST}: got {format!r}, expected none: {checkpoint.where} has no linear layers that "
-            "are floats without it"
-        )
-    return parameters, found, format
-
-
-def _with_quantized(
-    parameters: list[Parameter], found: Mapping[str, Parameter], format: str
-) -> list[Parameter]:
-    """Returns parameters, those found as codes and scales that have not been made."""
-    return [_quantized(found[it.name], format) if it.name in found else it for it in parameters]
-
-
-def _quantized(it: Parameter, format: str) -> Parameter:
-    """Returns floats as codes and scales that have not been made."""
-    fmt, once = format_named(format), _Once(it, format)
-    *lead, k = it.shape
-    shapes = {"codes": (*lead, fmt.packed_bytes(k)), "scales": fmt.scales_of(it.shape)}
-    dtypes = {"codes": torch.uint8, "scales": fmt.scale_dtype}
-    parts = tuple(
-        Part(dtypes[name], shapes[name], lambda name=name: once.take(name)) for name in shapes
-    )
-    meaning = Meaning(format, it.shape, (fmt.block_rows, fmt.block_k))
-    return Parameter(it.name, parts, it.shape, it.dtype, format, meaning)
+    if any(it.name == HEAD for it in parameters):
+        return parameters
+    tied = (it for it in parameters if it.name.removeprefix(PREFIX) == EMBEDDING)
+    return [*parameters, *(replace(it, name=HEAD) for it in tied)]
 
 
 def _with_rows_joined(parameters: list[Parameter]) -> list[Parameter]:
