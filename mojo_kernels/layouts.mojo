@@ -5,8 +5,9 @@ A layout maps (row, byte of the row) to the byte offset of packed codes and
 the operand, up to the layout's multiples, are padding: zero codes and scales
 of one, so that a padded tile is finite. Scales that are no bytes lie row by
 row in every layout, without padding. So do E4M3 scales and the tensor scale of
-a row behind them, but where a layout orders them: byte by byte, as if each were
-the scale of a block, padded with rows of zeros.
+a row behind them, but where a layout orders them, padded with zeros: byte by
+byte, as if each were the scale of a block; or two by two, as if they were one
+scale of 32, and behind those of a tile's rows their tensor scales, row by row.
 
 A layout knows bytes of a row and blocks of a row, no format. Four neighbouring bytes of a row
 (`RUN_BYTES`) stay neighbours in every layout, and codes that share a byte share it. GPU layouts
@@ -15,8 +16,8 @@ keep 16 (`GRANULE_BYTES`), of which rows are made: of six-bit codes, K is a mult
 
 from std.math import align_up, ceildiv
 
-from .numbers.formats import E4M3_BLOCK, Format, e4m3_offset
-from .numbers.scales import E8M0_BIAS
+from .numbers.formats import E4M3_BLOCK, Format
+from .numbers.scales import E8M0_BIAS, Scale
 
 comptime RUN_BYTES = 4
 """Bytes of a row that no layout separates."""
@@ -53,8 +54,8 @@ trait OperandLayout:
     """The device whose `preshuffle` picks this layout; empty for none."""
     comptime HAS_FLOAT_SCALES: Bool
     """Whether it does so for formats with float scales too: else kernels read rows as they lie."""
-    comptime ORDERS_TENSOR_SCALES: Bool
-    """Whether bytes of E4M3 scales, and of tensor scales behind them, are ordered as others."""
+    comptime E4M3_RUN: Int
+    """E4M3 scales that lie as one of others, neighbours of a row; 0 if they stay row by row."""
     comptime ROW_MULTIPLE: Int
     """Code rows are padded to a multiple of this."""
     comptime BYTE_MULTIPLE: Int
@@ -105,25 +106,61 @@ def scale_blocks[Layout: OperandLayout, format: Format](shape: OperandShape) -> 
     return padded_blocks[Layout](shape.k_blocks[format]())
 
 
+def e4m3_blocks[Layout: OperandLayout](k: Int) -> Int:
+    """Returns the E4M3 scales of a row that are stored, padding included."""
+    comptime MULTIPLE = Layout.E4M3_RUN * Layout.SCALE_K_MULTIPLE
+    return align_up(k // E4M3_BLOCK, max(MULTIPLE, 1))
+
+
+def e4m3_row_bytes[Layout: OperandLayout](k: Int) -> Int:
+    """Returns the bytes of a row of E4M3 scales and its tensor scale that are stored."""
+    return e4m3_blocks[Layout](k) + Scale.E4M3.row_bytes
+
+
+@always_inline
+def e4m3_place[Layout: OperandLayout](row: Int, index: Int, k: Int) -> Int:
+    """Returns where a byte of a row of E4M3 scales is: those of stored blocks, then of its tensor
+    scale."""
+    comptime RUN, ROWS = Layout.E4M3_RUN, Layout.SCALE_ROW_MULTIPLE
+    comptime if RUN == 0:
+        return row * Format.NVFP4.scale_row_bytes(k) + index
+    elif RUN == 1:
+        return Layout.scale_offset(row, index, e4m3_row_bytes[Layout](k))
+    else:
+        var blocks, (tile, in_tile) = e4m3_blocks[Layout](k), divmod(row, ROWS)
+        var first = tile * ROWS * e4m3_row_bytes[Layout](k)
+        if index >= blocks:
+            return first + ROWS * blocks + in_tile * Scale.E4M3.row_bytes + index - blocks
+        var run, within = divmod(index, RUN)
+        return first + RUN * Layout.scale_offset(in_tile, run, blocks // RUN) + within
+
+
 @always_inline
 def e4m3_offset_in[Layout: OperandLayout](row: Int, element: Int, k: Int) -> Int:
-    """Returns where the E4M3 scale of an element is, see `e4m3_offset`.
+    """Returns where the E4M3 scale of an element is.
 
     Byte `i` of a row's tensor scale is where that of the element `k + i * E4M3_BLOCK` would be.
     """
-    comptime if Layout.ORDERS_TENSOR_SCALES:
-        var row_bytes = Format.NVFP4.scale_row_bytes(k)
-        return Layout.scale_offset(row, element // E4M3_BLOCK, row_bytes)
-    else:
-        return e4m3_offset(row, element, k)
+    var index = element // E4M3_BLOCK
+    comptime if Layout.E4M3_RUN > 1:
+        if element >= k:
+            index += e4m3_blocks[Layout](k) - k // E4M3_BLOCK
+    return e4m3_place[Layout](row, index, k)
+
+
+@always_inline
+def element_of_e4m3[Layout: OperandLayout](index: Int, k: Int) -> Int:
+    """Returns the element that `e4m3_offset_in` means by a byte of `e4m3_place`, -1 of padding."""
+    var blocks = e4m3_blocks[Layout](k)
+    if index >= blocks:
+        return k + (index - blocks) * E4M3_BLOCK
+    return index * E4M3_BLOCK if index * E4M3_BLOCK < k else -1
 
 
 def e4m3_bytes_of[Layout: OperandLayout](rows: Int, k: Int) -> Int:
     """Returns the bytes of the E4M3 scales and tensor scales that are stored."""
-    comptime if Layout.ORDERS_TENSOR_SCALES:
-        return scale_rows[Layout](OperandShape(rows, k)) * Format.NVFP4.scale_row_bytes(k)
-    else:
-        return Format.NVFP4.scale_bytes(rows, k)
+    var held = scale_rows[Layout](OperandShape(rows, k)) if Layout.E4M3_RUN > 0 else rows
+    return held * e4m3_row_bytes[Layout](k)
 
 
 struct Plain(OperandLayout):
@@ -135,7 +172,7 @@ struct Plain(OperandLayout):
     """No device's `preshuffle` picks it."""
     comptime HAS_FLOAT_SCALES = True
     """Of all formats."""
-    comptime ORDERS_TENSOR_SCALES = False
+    comptime E4M3_RUN = 0
     """Row by row."""
     comptime ROW_MULTIPLE = 1
     """No row padding."""
@@ -184,6 +221,8 @@ struct PreshuffledCdna4(OperandLayout):
         byte in word      0          1            2           3
         scale at          (r, s)     (r + 16, s)  (r, s + 4)  (r + 16, s + 4)
         word in group     s * 16 + r, for r in 0 .. 15 and s in 0 .. 3
+
+    Of E4M3 scales two neighbours are a scale of such a word, which is one of eight bytes.
     """
 
     comptime NAME: StaticString = "preshuffled_cdna4"
@@ -192,8 +231,8 @@ struct PreshuffledCdna4(OperandLayout):
     """The device whose `preshuffle` picks it."""
     comptime HAS_FLOAT_SCALES = True
     """Of all formats."""
-    comptime ORDERS_TENSOR_SCALES = False
-    """Row by row."""
+    comptime E4M3_RUN = 2
+    """A lane decodes 32 codes."""
     comptime ROW_MULTIPLE = 16
     """Rows of a code tile."""
     comptime BYTE_MULTIPLE = GRANULE_BYTES
@@ -271,7 +310,7 @@ struct PreshuffledCpu(OperandLayout):
     """The device whose `preshuffle` picks it."""
     comptime HAS_FLOAT_SCALES = True
     """Of all formats."""
-    comptime ORDERS_TENSOR_SCALES = False
+    comptime E4M3_RUN = 0
     """Row by row."""
     comptime ROW_MULTIPLE = 16
     """Rows of a tile."""
@@ -338,7 +377,7 @@ struct PreshuffledCuda(OperandLayout):
     """The device whose `preshuffle` picks it."""
     comptime HAS_FLOAT_SCALES = False
     """Tensor maps cut their tiles out of rows."""
-    comptime ORDERS_TENSOR_SCALES = True
+    comptime E4M3_RUN = 1
     """A tile has 32 scales of its first sixteen codes, then as many of the others."""
     comptime ROW_MULTIPLE = 32
     """Rows of a tile: two fragments of 16."""

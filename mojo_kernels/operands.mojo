@@ -162,7 +162,7 @@ struct Operand[Layout: OperandLayout, format: Format](TrivialRegisterPassable):
     def float_scale(self, row: Int, element: Int) -> Float32:
         """Returns the float32 scale of an element, or the tensor scale of its row."""
         comptime BYTES = Scale.FLOAT32.bytes
-        comptime if Self.format.scale == Scale.E4M3 and Self.Layout.ORDERS_TENSOR_SCALES:
+        comptime if Self.format.scale == Scale.E4M3 and Self.Layout.E4M3_RUN > 0:
             return bitcast[DType.float32, 1](self.e4m3_scales[BYTES](row, self.shape.k))[0]
         var at = self._float_offset(row, element)
         var bytes = self.scales.load[width=BYTES, alignment=1](Coord(at))
@@ -173,7 +173,7 @@ struct Operand[Layout: OperandLayout, format: Format](TrivialRegisterPassable):
         """Stores the float32 scale of an element, or the tensor scale of its row."""
         comptime BYTES = Scale.FLOAT32.bytes
         comptime assert (
-            Self.format.scale != Scale.E4M3 or not Self.Layout.ORDERS_TENSOR_SCALES
+            Self.format.scale != Scale.E4M3 or Self.Layout.E4M3_RUN == 0
         ), "what is quantized is plain"
         var at = self._float_offset(row, element)
         self.scales.store[alignment=1](Coord(at), bitcast[DType.uint8, BYTES](scale))
@@ -187,13 +187,13 @@ struct Operand[Layout: OperandLayout, format: Format](TrivialRegisterPassable):
 
     @always_inline
     def e4m3_offset(self, row: Int, element: Int) -> Int:
-        """Returns the offset in `scales` of the E4M3 scale of an element, as `e4m3_offset` does."""
+        """Returns the offset in `scales` of the E4M3 scale of an element."""
         return e4m3_offset_in[Self.Layout](row, element, self.shape.k)
 
     @always_inline
     def e4m3_scales[count: Int](self, row: Int, element: Int) -> SIMD[DType.uint8, count]:
         """Loads so many E4M3 scales of a row, from that of an element on."""
-        comptime if Self.Layout.ORDERS_TENSOR_SCALES:
+        comptime if Self.Layout.E4M3_RUN > 0:
             var bytes = SIMD[DType.uint8, count]()
             comptime for i in range(count):
                 var at = self.e4m3_offset(row, element + i * E4M3_BLOCK)

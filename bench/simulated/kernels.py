@@ -21,8 +21,12 @@ from bench.simulated.catalogue import Catalogue
 from mx_kernels._core import builds
 from mx_kernels._core.builds import Build
 
-WIDE = {"linear_bf16": "bf16", "linear_mxfp8": "mxfp8"}
-"""Products of activations of more than four bits: what they are multiplied as, by operation."""
+WIDE = {
+    "linear_bf16": ("bf16", "mxfp4"),
+    "linear_mxfp8": ("mxfp8", "mxfp4"),
+    "linear_nvfp4": ("bf16", "nvfp4"),
+}
+"""Products of activations of more than four bits: what both sides are, by operation."""
 HERE = Path(__file__).parent
 TRITON_DATA = REPOSITORY / "tests" / "gfx950" / "data"
 MARK = re.compile(r"^;;;; kernel (\S+)\n", re.MULTILINE)

@@ -72,6 +72,7 @@ class Operands:
         self.codes, self.scales = zeros(n, k // 2), zeros(n, k // BLOCK)
         stored_codes, stored_scales = -(-n // 16) * 16, (-(-n // 32) * 32, -(-k // 256) * 8)
         self.preshuffled = zeros(stored_codes, k // 2), zeros(*stored_scales)
+        self.e4m3_scales = zeros(stored_scales[0], 2 * stored_scales[1] + 4)
         self.c = zeros(m, n, BF16)
 
 
@@ -91,6 +92,8 @@ def ours(catalogue: Catalogue, label: str, operands: Operands) -> Launch:
     found, kernel = catalogue.launch(label, *operands.shape), catalogue.kernels[label]
     is_linear = label.startswith("linear")
     w_codes, w_scales = operands.preshuffled
+    if label.startswith("linear_nvfp4"):
+        w_scales = operands.e4m3_scales
     workspace, is_prefill = found.workspace(), PREFILL.fullmatch(label)
     if is_prefill:
         do_the_share_of_others(

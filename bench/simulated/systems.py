@@ -1,7 +1,8 @@
 """What each system launches to compute bf16 x MXFP4 weights, as launches of the simulator.
 
     mx_kernels      linear: activations rounded to four bits, fused, or by a launch of its own;
-                    linear_mxfp8: to eight; linear_bf16: kept; matmul: activations quantized before
+                    linear_mxfp8: to eight; linear_bf16: kept, linear_nvfp4: by NVFP4 weights;
+                    matmul: activations quantized before
     MAX             its quantizer, its matmul, and where it splits K the sum of the parts
     Triton mxfp4    `dot_scaled`; Triton's corpus has no quantizer, MAX's goes before it
     Triton bf16     weights decoded to bf16, activations not quantized
@@ -56,7 +57,8 @@ def ours(operands: Operands, op: str) -> Offer:
     if not label.startswith(op):
         return after(our_quantizer(operands), product)
     computes = MULTIPLY if op == "matmul" else "quantize and multiply, fused"
-    return replace(product, computes=DECODE if op == "linear_bf16" else computes)
+    is_kept = kernels.WIDE.get(op, ("", ""))[0] == "bf16"
+    return replace(product, computes=DECODE if is_kept else computes)
 
 
 def chosen(shape: Shape, op: str) -> tuple[Catalogue, str]:
@@ -68,9 +70,10 @@ def chosen(shape: Shape, op: str) -> tuple[Catalogue, str]:
         ValueError: if K ends within a step and activations have more than four bits; kernels
             for that are not compiled.
     """
-    activations = kernels.WIDE.get(op, "mxfp4")
+    activations, fmt = kernels.WIDE.get(op, ("mxfp4", "mxfp4"))
     op_of_table = "linear" if op in kernels.WIDE else op
-    plan = mx.explain(*shape, device="gfx950", op=getattr(mx, op_of_table), activations=activations)
+    asked = {"op": getattr(mx, op_of_table), "activations": activations, "format": fmt}
+    plan = mx.explain(*shape, device="gfx950", **asked)
     if plan.k_tail and op in kernels.WIDE:
         raise ValueError(
             f"K = {shape.k} ends within a step of {plan.chunk_k}: no kernel is compiled"

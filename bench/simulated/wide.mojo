@@ -1,6 +1,7 @@
 """The kernels that the CDNA4 dispatch has for activations of more than four bits.
 
     linear_<activations>_<cut>      bfloat16 in, kept or rounded to eight bits; MXFP4 weights
+    linear_nvfp4_<cut>              bfloat16 in, kept; NVFP4 weights
 """
 
 from std.os import abort
@@ -13,6 +14,12 @@ from mojo_kernels.cdna4.catalogue import Catalogue, Visitor
 from mojo_kernels.cdna4.host.table import CHOICES, Sources
 from mojo_kernels.cdna4.types import Formats, KEPT, ProductTypes, name_of
 from mojo_kernels.numbers.formats import Format
+
+comptime PAIRS = [
+    Formats(KEPT, Format.MXFP4),
+    Formats(Format.MXFP8, Format.MXFP4),
+    Formats(KEPT, Format.NVFP4),
+]
 
 
 def is_first[row: Int]() -> Bool:
@@ -30,14 +37,16 @@ struct Wide(Catalogue):
 
     @staticmethod
     def walk[V: Visitor](mut visitor: V) raises:
-        comptime for left in [KEPT, Format.MXFP8]:
-            comptime formats = Formats(left, Format.MXFP4)
+        comptime for i in range(len(PAIRS)):
+            comptime formats = PAIRS[i]
+            comptime right = formats.right
+            comptime named = formats.left if right == Format.MXFP4 else right
             comptime types = ProductTypes(formats, Optional(BF16), EVEN, BF16, None)
-            comptime for i in range(len(CHOICES)):
-                comptime choice = CHOICES[i]
-                comptime if is_first[i]() and choice.plan.fits(types):
+            comptime for row in range(len(CHOICES)):
+                comptime choice = CHOICES[row]
+                comptime if is_first[row]() and choice.plan.fits(types):
                     visitor.kernel[Product[types, choice.plan]](
-                        String("linear_", name_of(left), "_", choice.plan.name())
+                        String("linear_", name_of(named), "_", choice.plan.name())
                     )
 
 

@@ -28,7 +28,9 @@ SHAPES = (*NAMED_SHAPES, Shape(4096, 4096, 4096), Shape(8192, 8192, 8192))
 FOUR_BIT_OPS = ("linear", "matmul", "quantize")
 OPS = (*FOUR_BIT_OPS, *WIDE)
 """The others are timed on the named shapes alone."""
-FLOPS_PER_CYCLE = {"linear": 4096, "matmul": 4096, "linear_mxfp8": 2048, "linear_bf16": 1024}
+FLOPS_PER_CYCLE = dict(
+    linear=4096, matmul=4096, linear_mxfp8=2048, linear_bf16=1024, linear_nvfp4=1024
+)
 """Of a SIMD, by what is multiplied."""
 
 
@@ -71,7 +73,7 @@ def total_us(profiles: Sequence[Profile]) -> float:
 def least_us(op: str, shape: Shape, machine: Machine) -> float:
     """Returns the larger of bytes over bandwidth and operations over the peak of their kind."""
     m, n, k = shape
-    packed, floats = k // 2 + k // BLOCK, 2 * k
+    packed, floats = k // 2 + (k // 16 if op == "linear_nvfp4" else k // BLOCK), 2 * k
     num_bytes = {
         "quantize": m * (floats + packed),
         "matmul": (m + n) * packed + 2 * m * n,

@@ -92,7 +92,7 @@ def _layout_row[Layout: OperandLayout]() raises -> PythonObject:
     row.put("scale_row_multiple", Layout.SCALE_ROW_MULTIPLE)
     row.put("scale_k_multiple", Layout.SCALE_K_MULTIPLE)
     row.put("has_float_scales", 1 if Layout.HAS_FLOAT_SCALES else 0)
-    row.put("orders_tensor_scales", 1 if Layout.ORDERS_TENSOR_SCALES else 0)
+    row.put("e4m3_run", Layout.E4M3_RUN)
     return row.fields
 
 

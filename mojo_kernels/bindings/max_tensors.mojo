@@ -4,7 +4,8 @@ from extensibility import ManagedTensorSlice, Tensor
 from layout.coord import coord_to_index_list
 from std.utils.index import IndexList
 
-from ..layouts import OperandLayout, OperandShape, code_rows, scale_blocks, scale_rows
+from ..layouts import OperandLayout, OperandShape, code_rows, e4m3_bytes_of, e4m3_row_bytes
+from ..layouts import scale_blocks, scale_rows
 from ..numbers.formats import Format, K_MULTIPLE
 from ..numbers.rounding import Rounding
 from ..numbers.scales import Scale
@@ -116,8 +117,8 @@ struct StoredSizes(TrivialRegisterPassable):
             comptime BLOCK = format.block()
             scales = IndexList[2](BLOCK.row_blocks(rows), BLOCK.k_blocks(k))
         elif format.scale == Scale.E4M3:
-            var held = scale_rows[Layout](shape) if Layout.ORDERS_TENSOR_SCALES else rows
-            scales = IndexList[2](held, format.scale_row_bytes(k))
+            var row_bytes = e4m3_row_bytes[Layout](k)
+            scales = IndexList[2](e4m3_bytes_of[Layout](rows, k) // row_bytes, row_bytes)
         return Self(IndexList[2](code_rows[Layout](shape), row_bytes), scales)
 
 

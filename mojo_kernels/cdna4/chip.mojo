@@ -38,6 +38,8 @@ comptime SUMS = 4
 """Values of C that a lane holds: neighbouring columns of one row."""
 comptime LANE_BYTES[format: Format] = format.packed_bytes(BLOCK)
 """Bytes of the packed codes that a lane feeds."""
+comptime LANE_SCALES[format: Format] = max(BLOCK // format.block_k, 1)
+"""Scales of these: two of sixteen codes each, or one."""
 
 comptime CODE_PIECE_BYTES[format: Format] = piece_bytes_of(format.element.bits)
 """Bytes of codes that a lane loads straight to LDS: half a block of six-bit codes."""

@@ -43,6 +43,7 @@ struct Ops(ScheduleOps, TrivialRegisterPassable):
     comptime NEXT_SCALES = Self(19)
     comptime NEXT = Self(20)  # A stage of all of them.
     comptime REWIND = Self(21)  # The stage of scales that is fetched next is the first again.
+    comptime HOLD = Self(22)  # Copy weights, so that their registers can be fetched again.
 
     def at(self, subtile: Int = 0, *, stage: Int = 0) -> OpDesc:
         """Returns the operation on a part of a stage."""

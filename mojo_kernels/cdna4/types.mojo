@@ -82,6 +82,7 @@ struct Formats(Equatable, TrivialRegisterPassable):
 comptime PAIRS = [
     Formats.MXFP4,
     Formats(KEPT, Format.MXFP4),
+    Formats(KEPT, Format.NVFP4),
     Formats(Format.MXFP8, Format.MXFP4),
     Formats(Format.MXFP8, Format.MXFP8),
     Formats(Format.MXFP8_E5M2, Format.MXFP4),

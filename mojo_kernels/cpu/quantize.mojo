@@ -7,14 +7,14 @@ from std.math import ceildiv
 from std.memory import unsafe_memcpy
 
 from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
-from ..layouts import LAYOUTS, OperandLayout, PADDING_SCALE, Plain
+from ..layouts import LAYOUTS, OperandLayout, Plain, e4m3_bytes_of, e4m3_row_bytes
 from ..numbers.floats import FLOAT_TYPES
 from ..numbers.formats import FORMATS, Format, block_of, has_e4m3_scales, has_float_scales
 from ..numbers.formats import scale_bytes_of
 from ..numbers.rounding import Rounding
 from ..operands import Matrix, Operand, flat, matrix
 from .rows import DequantizeRows, FloatRows, QuantizeRows, QuantizeScaledRows
-from .rows import RelayoutRows, StoredBytes
+from .rows import RelayoutE4M3, RelayoutRows, StoredBytes
 from .threads import Team
 
 comptime ELEMENTS_PER_TASK = 65536
@@ -123,30 +123,20 @@ def run_relayout[T: Team](call: RelayoutCall, team: T) -> Bool:
 def _move_scales[
     Source: OperandLayout, Target: OperandLayout, T: Team
 ](call: RelayoutCall, team: T):
-    """Moves scales that stay in their order, or those that a layout orders byte by byte."""
-    comptime SOURCE, TARGET = Source.ORDERS_TENSOR_SCALES, Target.ORDERS_TENSOR_SCALES
-    comptime if SOURCE or TARGET:
+    """Moves scales that stay in their order, or E4M3 scales that a layout orders."""
+    comptime if Source.E4M3_RUN > 0 or Target.E4M3_RUN > 0:
         if has_e4m3_scales(call.format):
-            comptime if not SOURCE:
-                return _move_bytes[Plain, Target](call, team)
-            elif not TARGET:
-                return _move_bytes[Source, Plain](call, team)
-            else:
-                return _move_bytes[Source, Target](call, team)
+            var k, num_bytes = call.k, e4m3_bytes_of[Target](call.rows, call.k)
+            var rows = num_bytes // e4m3_row_bytes[Target](k)
+            var at_once = even_rows_per_task(rows, e4m3_row_bytes[Target](k), 1)
+            var source = flat[DType.uint8](call.scales, e4m3_bytes_of[Source](call.rows, k))
+            var target = flat[DType.uint8](call.scales_out, num_bytes)
+            var work = RelayoutE4M3[Source, Target](source, target, call.rows, rows, k, at_once)
+            return team.run_all(work^, ceildiv(rows, at_once))
     var count = scale_bytes_of(call.format, call.rows, call.k)
     var source = flat[DType.uint8](call.scales, count)
     var target = flat[DType.uint8](call.scales_out, count)
     unsafe_memcpy(dest=target.ptr, src=source.ptr, count=count)
-
-
-def _move_bytes[Source: OperandLayout, Target: OperandLayout, T: Team](call: RelayoutCall, team: T):
-    """Moves rows of E4M3 scales and their tensor scales, as scales of as many blocks."""
-    var row_bytes = Format.NVFP4.scale_row_bytes(call.k)
-    var source = StoredBytes[Source].at(call.codes, call.scales, call.rows, 0, row_bytes)
-    var target = StoredBytes[Target].at(call.codes_out, call.scales_out, call.rows, 0, row_bytes)
-    var multiple = max(Target.ROW_MULTIPLE, Target.SCALE_ROW_MULTIPLE)
-    var rows = even_rows_per_task(target.padded_rows(), row_bytes, multiple)
-    team.run_all(RelayoutRows(source, target, 0, rows), ceildiv(target.padded_rows(), rows))
 
 
 def relayout[
@@ -155,6 +145,4 @@ def relayout[
     """Moves an operand to another layout and writes the target's padding."""
     var multiple = max(Target.ROW_MULTIPLE, Target.SCALE_ROW_MULTIPLE)
     var rows = even_rows_per_task(target.padded_rows(), source.row_bytes, multiple)
-    team.run_all(
-        RelayoutRows(source, target, PADDING_SCALE, rows), ceildiv(target.padded_rows(), rows)
-    )
+    team.run_all(RelayoutRows(source, target, rows), ceildiv(target.padded_rows(), rows))

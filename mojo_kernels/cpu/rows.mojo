@@ -5,9 +5,14 @@ from layout import Coord
 from ..layouts import (
     OperandLayout,
     OperandShape,
+    PADDING_SCALE,
     Plain,
     RUN_BYTES,
     code_rows,
+    e4m3_offset_in,
+    e4m3_place,
+    e4m3_row_bytes,
+    element_of_e4m3,
     padded_blocks,
     scale_rows,
 )
@@ -218,8 +223,6 @@ struct RelayoutRows[Source: OperandLayout, Target: OperandLayout](Work):
 
     var source: StoredBytes[Self.Source]
     var target: StoredBytes[Self.Target]
-    var padding: UInt8
-    """The scale of padding."""
     var rows_per_task: Int
     """A multiple of the target's row multiples."""
 
@@ -239,7 +242,31 @@ struct RelayoutRows[Source: OperandLayout, Target: OperandLayout](Work):
                 target.codes.store[alignment=1](Coord(target.code_at(row, byte)), run)
         for row in range(first, min(last, scale_rows[Self.Target](shape))):
             for block in range(target.padded_blocks()):
-                var scale = self.padding
+                var scale = PADDING_SCALE
                 if row < source.rows and block < source.k_blocks:
                     scale = source.scales.load[width=1](Coord(source.scale_at(row, block)))
                 target.scales.store[alignment=1](Coord(target.scale_at(row, block)), scale)
+
+
+@fieldwise_init
+struct RelayoutE4M3[Source: OperandLayout, Target: OperandLayout](Work):
+    """Moves E4M3 scales and tensor scales to another layout, some rows a task; pads with zeros."""
+
+    var source: Flat[DType.uint8]
+    var target: Flat[DType.uint8]
+    var rows: Int
+    var stored_rows: Int
+    """Of the target."""
+    var k: Int
+    var rows_per_task: Int
+
+    def run(self, task: Int):
+        """Moves the rows of task `task`."""
+        var first = task * self.rows_per_task
+        for row in range(first, min(first + self.rows_per_task, self.stored_rows)):
+            for index in range(e4m3_row_bytes[Self.Target](self.k)):
+                var element, moved = element_of_e4m3[Self.Target](index, self.k), UInt8(0)
+                if row < self.rows and element >= 0:
+                    var at = e4m3_offset_in[Self.Source](row, element, self.k)
+                    moved = self.source.load[width=1](Coord(at))
+                self.target.store(Coord(e4m3_place[Self.Target](row, index, self.k)), moved)

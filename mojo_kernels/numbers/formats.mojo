@@ -183,12 +183,6 @@ comptime E4M3_BLOCK = Format.NVFP4.block_k
 
 
 @always_inline
-def e4m3_offset(row: Int, element: Int, k: Int) -> Int:
-    """Returns where the E4M3 scale of an element is; behind a row's, at `k`, its tensor scale."""
-    return row * Format.NVFP4.scale_row_bytes(k) + element // E4M3_BLOCK
-
-
-@always_inline
 def block_of(format: Int) -> BlockShape:
     """Returns what one scale of sums multiplies, by a format's position in `FORMATS`."""
     var block = materialize[Format.MXFP4.block()]()

@@ -25,9 +25,10 @@ from ..calls import DequantizeCall, QuantizeCall, RelayoutCall
 from ..launch.grid import Grid
 from ..launch.queue import DevicePointer, KernelStruct, Queue, device_pointer
 from ..layouts import LAYOUTS, OperandLayout, OperandShape, PADDING_SCALE, RUN_BYTES
-from ..layouts import code_rows, e4m3_bytes_of, e4m3_offset_in, padded_blocks, scale_rows
+from ..layouts import code_rows, e4m3_bytes_of, e4m3_offset_in, e4m3_place, e4m3_row_bytes
+from ..layouts import element_of_e4m3, padded_blocks, scale_rows
 from ..numbers.floats import FLOAT_TYPES, FloatBits, round_product_to, round_to
-from ..numbers.formats import E4M3_BLOCK, FORMATS, Format
+from ..numbers.formats import FORMATS, Format
 from ..numbers.formats import block_of, has_e4m3_scales, has_float_scales
 from ..numbers.formats import scale_bytes_of
 from ..numbers.rounding import LARGEST_CODE, carry_of, float_scale_from_amax
@@ -505,12 +506,12 @@ def relayout_runs[
         target.store_run(row, run, Int(row_bytes), bytes)
 
     comptime if orders_bytes:
-        var scale_row, byte = divmod(global_thread(), Format.NVFP4.scale_row_bytes(shape.k))
+        var scale_row, index = divmod(global_thread(), e4m3_row_bytes[Target](shape.k))
         if global_thread() < e4m3_bytes_of[Target](shape.rows, shape.k):
-            var element, moved = byte * E4M3_BLOCK, UInt8(0)
-            if scale_row < shape.rows:
+            var element, moved = element_of_e4m3[Target](index, shape.k), UInt8(0)
+            if scale_row < shape.rows and element >= 0:
                 moved = flat_of(scales)[e4m3_offset_in[Source](scale_row, element, shape.k)]
-            flat_of(scales_out)[e4m3_offset_in[Target](scale_row, element, shape.k)] = moved
+            flat_of(scales_out)[e4m3_place[Target](scale_row, index, shape.k)] = moved
         return
     if kept_bytes > 0:
         if global_thread() < Int(kept_bytes):
@@ -529,9 +530,7 @@ def relayout(call: RelayoutCall, mut queue: Some[Queue]) raises:
     comptime for i in range(len(LAYOUTS)):
         comptime for j in range(len(LAYOUTS)):
             if call.layout == i and call.layout_out == j:
-                comptime HAS_ORDER = (
-                    LAYOUTS[i].ORDERS_TENSOR_SCALES or LAYOUTS[j].ORDERS_TENSOR_SCALES
-                )
+                comptime HAS_ORDER = (LAYOUTS[i].E4M3_RUN > 0 or LAYOUTS[j].E4M3_RUN > 0)
                 comptime if HAS_ORDER:
                     if has_e4m3_scales(call.format):
                         return _relayout[LAYOUTS[i], LAYOUTS[j], True](call, queue)

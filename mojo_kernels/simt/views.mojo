@@ -180,7 +180,7 @@ struct PackedRows[Layout: OperandLayout](TrivialRegisterPassable):
     def tensor_scale(self, row: Int) -> Float32:
         """Loads the float behind the E4M3 scales of a row."""
         var at = e4m3_offset_in[Self.Layout](row, self.k, self.k)
-        comptime if Self.Layout.ORDERS_TENSOR_SCALES:
+        comptime if Self.Layout.E4M3_RUN > 0:
             var step = e4m3_offset_in[Self.Layout](0, E4M3_BLOCK, self.k)
             return load_unaligned(self.scales, at, step)
         else:

@@ -9,8 +9,8 @@ parameter of a module. What it holds are two tensors of bytes:
     scales    u8, one E8M0 exponent a block of K; plain: [..., K/32]
               f32 of FP8 with float scales, in every layout as in the plain one: [..., 1],
               [..., blocks of K], or a block of several rows [..., blocks of N, blocks of K]
-              u8 of NVFP4, in every layout as in the plain one: [..., K/16 + 4], the E4M3 scales of
-              a row and its float32 tensor scale: see `block_scales` and `tensor_scale`
+              u8 of NVFP4: [..., K/16 + 4], the E4M3 scales of a row and its float32 tensor scale:
+              see `block_scales` and `tensor_scale`; GPUs' layouts order and pad them
 
 In a preshuffled layout every matrix holds the same bytes in another order, padded to the
 layout's multiples. Leading axes count matrices, each padded and ordered for itself:

@@ -126,7 +126,7 @@ class Experts:
     codes: np.ndarray
     """[E, N, K / 2], or [E, N, K] of eight bits."""
     scales: np.ndarray
-    """[E, N, K / 32]."""
+    """[E, N, K / 32], or of "nvfp4" [E, N, K / 16 + 4]."""
     bias: np.ndarray | None
     """[E, N]."""
     format: str = "mxfp4"
@@ -134,7 +134,7 @@ class Experts:
     @classmethod
     def random(cls, rng, count, n, k, bias="none", top=127, format="mxfp4") -> Experts:
         """Draws weights: codes of four bits, whose largest scale is that of `top`, or small numbers
-        in a format of eight."""
+        in another format."""
         codes = rng.integers(0, 256, (count, n, k // 2), np.uint8)
         scales = rng.integers(top - 9, top, (count, n, k // oracle.BLOCK)).astype(np.uint8)
         if format != "mxfp4":
@@ -148,9 +148,15 @@ class Experts:
 
     def stored(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns codes, scales and bias in memory; scales in the padding are NaN."""
-        pairs = [poisoned_weights(*pair) for pair in zip(self.codes, self.scales, strict=True)]
+        parts = zip(self.codes, self.scales, strict=True)
+        pairs = [poisoned_weights(*pair, self.format) for pair in parts]
         codes, scales = map(np.stack, zip(*pairs, strict=True))
         return codes, scales, np.zeros(0, np.uint8) if self.bias is None else self.bias
+
+    @property
+    def k(self) -> int:
+        """The numbers of a row."""
+        return self.codes.shape[-1] * 8 // oracle.FORMATS[self.format].element.bits
 
     def matrix(self, expert: int) -> np.ndarray:
         """Returns what the weights of an expert stand for."""
@@ -190,17 +196,16 @@ class Layer:
 
     def launches(self) -> tuple[list, int]:
         """Returns the launches and the bytes of their workspace."""
-        (tokens, width), (count, _, blocks) = self.x.shape, self.down.scales.shape
+        (tokens, width), count = self.x.shape, len(self.down.codes)
         weights = list(NUMPY_DTYPES).index(self.weights.dtype.name)
-        sizes = (tokens, self.ids.shape[1], width, oracle.BLOCK * blocks, count)
+        sizes = (tokens, self.ids.shape[1], width, self.down.k, count)
         kinds = self.ids.dtype.itemsize, weights, *gate_of(self.gate)
         return launches_of(program(), self.name, (*sizes, *kinds))
 
     def run(self, **options) -> Parts:
         """Runs the layer; returns what each of its launches computed."""
         launches, num_bytes = self.launches()
-        (tokens, width), (count, _, blocks) = self.x.shape, self.down.scales.shape
-        inner = oracle.BLOCK * blocks
+        (tokens, width), count, inner = self.x.shape, len(self.down.codes), self.down.k
         workspace = np.full(num_bytes, 0xA5, np.uint8)
         y = np.full((tokens, width), np.nan, NUMPY_DTYPES[types_of(self.name).out])
         first, second = ("w_codes", "w_scales", "bias"), ("down_codes", "down_scales", "down_bias")

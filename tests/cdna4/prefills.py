@@ -143,7 +143,10 @@ class Product:
     def check(self):
         """Compares C with the oracle's bound."""
         b = oracle.dequantize(*self.b, self.kernel.right)
-        oracle.assert_matmul(self.c.astype(np.float64), self.a, b, self.kernel.out, self.bias)
+        roundings, kernel = int(self.kernel.right == "nvfp4"), self.kernel
+        oracle.assert_matmul(
+            self.c.astype(np.float64), self.a, b, kernel.out, self.bias, scale_roundings=roundings
+        )
 
 
 def multiply(kernel, name, rng, shape, *, x=None, a=None, **options):
@@ -167,7 +170,7 @@ def multiply(kernel, name, rng, shape, *, x=None, a=None, **options):
     workspace = None if made.is_kept else Workspace.of(name, m, n, k)
     args = found.bind(
         **dict(zip(("a", "a_scales"), stored_a, strict=False)),
-        **dict(zip(("w_codes", "w_scales"), cdna4.poisoned_weights(*b), strict=True)),
+        **dict(zip(("w_codes", "w_scales"), cdna4.poisoned_weights(*b, made.right), strict=True)),
         c=c, bias=bias, workspace=workspace and workspace.memory,
     )  # fmt: skip
     run = gfx950.run(kernel, found.grid, found.threads, args, **options).raise_on_hazards()
@@ -188,7 +191,7 @@ def random_operand(rng, rows, k, name="mxfp4"):
     codes = rng.integers(0, 256, (rows, found.packed_bytes(k)), np.uint8)
     if found.element.bits == 8:
         codes[np.isin(codes, found.element.special_codes)] = 0
-    return codes, rng.integers(118, 127, (rows, k // oracle.BLOCK)).astype(np.uint8)
+    return codes, cdna4.random_scales(rng, rows, k, name)
 
 
 def loop_of(kernel):
@@ -209,7 +212,8 @@ def model(kernel, name, m, n, k, **options):
         a_bytes = oracle.BLOCK * cdna4.NUMPY_DTYPES[made.x].itemsize
     sizes = {
         "a": m * blocks * a_bytes, "a_scales": m * blocks, "w_codes": n * blocks * b_bytes,
-        "w_scales": n * blocks, "c": 2 * m * n, "bias": 0,
+        "w_scales": n * blocks if made.right != "nvfp4" else n * (2 * blocks + 4),
+        "c": 2 * m * n, "bias": 0,
     }  # fmt: skip
     operands = {operand: np.zeros(size, np.uint8) for operand, size in sizes.items()}
     found, workspace = launch_of(name, m, n, k), None

@@ -158,7 +158,7 @@ class Problem:
 
     x: np.ndarray
     weights: tuple[np.ndarray, np.ndarray]
-    """Plain codes and scales [N, bytes of K codes], [N, K / 32]."""
+    """Plain codes and scales [N, bytes of K codes], [N, K / 32], or of "nvfp4" [N, K / 16 + 4]."""
     bias: np.ndarray | None
     right: str = "mxfp4"
     """The format of the weights."""
@@ -175,9 +175,18 @@ class Problem:
         codes = rng.integers(0, 256, (n, fmt.packed_bytes(k)), np.uint8)
         if fmt.element.bits == 8:
             codes[np.isin(codes, fmt.element.special_codes)] = 0
-        scales = rng.integers(118, 127, (n, k // oracle.BLOCK)).astype(np.uint8)
+        scales = random_scales(rng, n, k, right)
         addend = None if bias == "none" else rng.standard_normal(n).astype(NUMPY_DTYPES[bias])
         return cls(values, (codes, scales), addend, right)
+
+
+def random_scales(rng, rows: int, k: int, name: str) -> np.ndarray:
+    """Draws plain scales of a format; neighbours differ by up to 2**9."""
+    if oracle.FORMATS[name].scale != "e4m3":
+        return rng.integers(118, 127, (rows, k // oracle.BLOCK)).astype(np.uint8)
+    scales = rng.integers(0, 0x7F, (rows, k // 16), np.uint8)
+    tensor = np.float32(np.exp2(rng.uniform(-12, -4, (rows, 1))))
+    return np.concatenate([scales, tensor.view(np.uint8)], 1)
 
 
 def multiply_launch(decode: Decode, problem: Problem, workspace=None) -> Launch:
@@ -187,7 +196,7 @@ def multiply_launch(decode: Decode, problem: Problem, workspace=None) -> Launch:
     a, a_scales = problem.x, None
     if decode.op == "matmul":
         a, a_scales = oracle.quantize(problem.x.astype(np.float64), format=decode.left)
-    w_codes, w_scales = poisoned_weights(*problem.weights)
+    w_codes, w_scales = poisoned_weights(*problem.weights, problem.right)
     c = np.full((m, n), np.nan, NUMPY_DTYPES[decode.result])
     workspace = found.workspace() if workspace is None else workspace
     bias = np.zeros(0, np.uint8) if problem.bias is None else problem.bias
@@ -217,9 +226,11 @@ def contest_kernel(shape: tuple[int, int, int], op: str = "linear") -> tuple:
     return kernels[name], Decode.named(name)
 
 
-def poisoned_weights(codes, scales):
+def poisoned_weights(codes, scales, name="mxfp4"):
     """Returns the weights as stored for CDNA4, with NaN in all padding of the scales."""
     stored = oracle.LAYOUTS["preshuffled_cdna4"]
+    if oracle.FORMATS[name].scale == "e4m3":
+        return stored.store(codes, scales)[0], stored.store_e4m3(scales, fill=oracle.NAN_SCALE)
     inside = stored.store(codes, np.zeros_like(scales))[1] == 0
     codes, scales = stored.store(codes, scales)
     return codes, np.where(inside, scales, np.uint8(oracle.NAN_SCALE))
@@ -241,7 +252,8 @@ def assert_multiplies(kernel, decode: Decode, problem: Problem, **options):
     a = activations(decode, problem)
     b = oracle.dequantize(*problem.weights, decode.right)
     bias = None if problem.bias is None else problem.bias.astype(np.float64)
-    oracle.assert_matmul(c.astype(np.float64), a, b, decode.result, bias)
+    roundings = int(oracle.FORMATS[decode.right].scale == "e4m3")
+    oracle.assert_matmul(c.astype(np.float64), a, b, decode.result, bias, scale_roundings=roundings)
     return c
 
 

@@ -37,6 +37,7 @@ FIRST_TURN = (1, False)
 TURNS = [FIRST_TURN, (0, False), (0, True), (1, True), (2, False), (5, True), (7, True)]
 """The place of a shape among those that a kernel has, so that it has every K and both M, and
 whether memory answers late."""
+NVFP4 = "bf16-nvfp4/linear_bfloat16_even_bfloat16_none_m2n4w2t"
 DECODE_KERNEL = "cdna4/streaming/kernel.mojo"
 PROGRAMS = ("decode", "choices")
 PARTS = 4
@@ -54,7 +55,7 @@ def test_ragged_shapes_are_within_the_bound(ragged_kernels, rng, share):
         decode = Decode.named(name)
         shapes = [shape for shape in RAGGED if decode.supports(shape[2])]
         shape = shapes[(7 * index + 11 * share) % len(shapes)]
-        problem = Problem.random(rng, shape, decode.x or "bfloat16", decode.bias)
+        problem = Problem.random(rng, shape, decode.x or "bfloat16", decode.bias, decode.right)
         cdna4.assert_multiplies(kernel, decode, problem, late=(index + share) % 2 == 1)
 
 
@@ -82,7 +83,7 @@ def test_every_kernel_of_the_dispatch_table_is_within_the_bound(rng, program, tu
         shapes = [shape for shape in CHOSEN_SHAPES if decode.supports(shape[2])]
         assert shapes, name
         for shape in shapes[place : place + 1]:
-            problem = Problem.random(rng, shape, decode.x or "bfloat16", decode.bias)
+            problem = Problem.random(rng, shape, decode.x or "bfloat16", decode.bias, decode.right)
             cdna4.assert_multiplies(kernel, decode, problem, late=late)
 
 
@@ -119,10 +120,29 @@ def test_a_nan_scale_of_the_weights_reaches_exactly_its_column(ragged_kernels, r
     for name, kernel in list(ragged_kernels.items())[part::PARTS]:
         decode = Decode.named(name)
         k = next(k for k in (544, 512, 1536) if decode.supports(k))
-        problem = Problem.random(rng, (3, 40, k), decode.x or "bfloat16", decode.bias)
+        problem = Problem.random(rng, (3, 40, k), decode.x or "bfloat16", decode.bias, decode.right)
         problem.weights[1][21, k // oracle.BLOCK - 1] = oracle.NAN_SCALE
         c = cdna4.assert_multiplies(kernel, decode, problem)
         assert np.isnan(c[:, 21]).all() and not np.isnan(np.delete(c, 21, 1)).any(), name
+
+
+def test_every_four_bit_code_under_every_e4m3_scale_is_exact(ragged_kernels):
+    """One product at a time, under powers of two as tensor scales: six significant bits."""
+    e4m3, k, n = oracle.ELEMENTS["e4m3"], 128, 34
+    scales = np.setdiff1d(np.arange(256, dtype=np.uint8), e4m3.special_codes)
+    assert len(scales) == 254
+    scales = np.resize(scales, (n, k // 16))
+    scales[32:, 3] = e4m3.special_codes
+    tensor = np.float32(2.0) ** np.float32(np.resize(np.arange(-40, 41, 16), (n, 1)))
+    scales = np.concatenate([scales, tensor.view(np.uint8)], 1)
+    codes = oracle.pack(np.resize(np.arange(16), (n, k)))
+    problem = Problem(
+        np.eye(k, dtype=cdna4.NUMPY_DTYPES["bfloat16"]), (codes, scales), None, "nvfp4"
+    )
+    c = cdna4.multiply(ragged_kernels[NVFP4], Decode.named(NVFP4), problem, check=False)
+    expected = oracle.dequantize(codes, scales, "nvfp4").T
+    expected[:, 32:] = np.nan
+    oracle.assert_bitwise_equal(c.astype(np.float64), expected + 0.0)
 
 
 def same_bits_in_every_order(kernel, decode, problem):

@@ -35,16 +35,18 @@ LAYERS = [
     "mxfp8_e5m2.mxfp8_e5m2_bfloat16_bfloat16_none",
     "mxfp6_bfloat16_bfloat16_float32",
     "mxfp6_e3m2.mxfp6_e3m2_bfloat16_bfloat16_none",
+    "bf16.nvfp4_bfloat16_bfloat16_float32",
 ]
 OF_RANGE = LAYERS[6:8]
 """Activations with two bits of mantissa, by weights of four bits and of the same eight."""
-SIXES = LAYERS[8:]
+SIXES = LAYERS[8:10]
 """Activations of six bits, by weights of four bits and of the same six."""
 GROUPED_SIXES = [
     "mxfp6_bfloat16_float32_float32",
     "mxfp6_e3m2.mxfp6_e3m2_bfloat16_float32_none",
 ]
 """The products of their layers."""
+GROUPED_NVFP4 = "bf16.nvfp4_bfloat16_float32_float32"
 WHOLE_PIECES = 64
 """Rows of weights of six bits are a multiple of so many along K."""
 GROUPS = [
@@ -81,7 +83,10 @@ def assert_grouped(name, c, x, experts, sizes):
         if size:
             bias = None if experts.bias is None else experts.bias[expert].astype(np.float64)
             got = c[rows].astype(np.float64)
-            oracle.assert_matmul(got, left[rows], experts.matrix(expert), result, bias)
+            roundings = int(experts.format == "nvfp4")
+            oracle.assert_matmul(
+                got, left[rows], experts.matrix(expert), result, bias, scale_roundings=roundings
+            )
         first += size
     assert (c[first:] == 0).all()
 
@@ -93,7 +98,7 @@ def whole(name, *ks):
 
 
 @MODES
-@pytest.mark.parametrize("name", GROUPED + GROUPED_SIXES)
+@pytest.mark.parametrize("name", [*GROUPED, *GROUPED_SIXES, GROUPED_NVFP4])
 def test_a_grouped_product_is_within_the_bound_for_each_group(rng, name, late):
     types = types_of(name)
     for sizes, rest, n, least_k in GROUPS:

@@ -19,6 +19,7 @@ SHAPES_OF_SIXES = [(3, 40, 64), (20, 33, 192), (5, 100, 576), (33, 40, 1088)]
 SPLIT = "linear_bfloat16_even_bfloat16_none_m1n4w4s3t"
 SHARED = "linear_bfloat16_even_bfloat16_none_m2n4w4s2k2d2h2t"
 KEPT, W4A6, W4A8 = "bf16-mxfp4/", "mxfp6-mxfp4/", "mxfp8-mxfp4/"
+NVFP4 = "bf16-nvfp4/"
 FORMATS = ("mxfp8", "mxfp8_e5m2", "mxfp6", "mxfp6_e3m2")
 
 pytestmark = pytest.mark.deep
@@ -51,7 +52,7 @@ def test_ragged_shapes_are_within_the_bound(kernels, rng, share):
 
 
 @pytest.mark.parametrize("label", [SPLIT, SHARED])
-@pytest.mark.parametrize("formats", [KEPT, W4A6, W4A8])
+@pytest.mark.parametrize("formats", [KEPT, NVFP4, W4A6, W4A8])
 def test_split_k_gives_the_same_bits_in_every_order_of_arrival(kernels, rng, formats, label):
     kernel, decode = kernels[formats + label], Decode.named(formats + label)
     problem = problem_for(decode, rng, (20, 70, 1056))
@@ -65,7 +66,7 @@ def test_split_k_gives_the_same_bits_in_every_order_of_arrival(kernels, rng, for
 
 
 @pytest.mark.parametrize("label", [SPLIT, SHARED])
-@pytest.mark.parametrize("formats", [KEPT, W4A6, W4A8])
+@pytest.mark.parametrize("formats", [KEPT, NVFP4, W4A6, W4A8])
 def test_waves_need_not_run_in_step(kernels, rng, formats, label):
     decode = Decode.named(formats + label)
     problem = problem_for(decode, rng, (20, 70, 544))
@@ -98,7 +99,9 @@ def test_each_element_of_the_weights_meets_its_own_activation(kernels):
             k, fmt = 160 if decode.supports(160) else 192, oracle.FORMATS[decode.right]
             values = np.resize(fmt.element.decode(np.arange(8)), (16, k)) + np.eye(16, k)
             codes = oracle.pack(fmt.element.encode(values), fmt.element.bits)
-            scales = np.resize(np.arange(120, 135), (16, k // oracle.BLOCK)).astype(np.uint8)
+            scales = np.resize(np.arange(120, 135), (16, k // fmt.block_k)).astype(np.uint8)
+            if fmt.scale == "e4m3":
+                scales = np.concatenate([scales - 80, np.float32([[0.25]] * 16).view(np.uint8)], 1)
             x = np.zeros((k, k), NUMPY_DTYPES["bfloat16"])
             np.fill_diagonal(x, 1)
             problem = Problem(x, (codes, scales), None, decode.right)
@@ -106,7 +109,7 @@ def test_each_element_of_the_weights_meets_its_own_activation(kernels):
             oracle.assert_bitwise_equal(c, oracle.dequantize(codes, scales, decode.right).T)
 
 
-@pytest.mark.parametrize("formats", [KEPT, W4A6, W4A8])
+@pytest.mark.parametrize("formats", [KEPT, NVFP4, W4A6, W4A8])
 def test_a_nan_reaches_exactly_its_row_or_column(kernels, rng, formats):
     for label in (SPLIT, SHARED):
         decode = Decode.named(formats + label)

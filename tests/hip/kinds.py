@@ -18,6 +18,7 @@ KINDS = {
     "codes": kind("mxfp4", "mxfp4", None, None),
     "kept": kind(None, "mxfp4", BF16, 0),
     "kept_halves": kind(None, "mxfp4", F16, 0, F16),
+    "kept_nvfp4": kind(None, "nvfp4", BF16, 0),
     "six_bits": kind("mxfp6", "mxfp4", BF16, EVEN),
     "eight_bits": kind("mxfp8", "mxfp4", BF16, EVEN),
     "row_scales": kind("fp8", "fp8", None, None),
@@ -25,9 +26,10 @@ KINDS = {
     "columns": kind("fp8_block", "fp8_block_2d", None, None)._replace(columns=1),
     "others": kind("mxfp4", "mxfp4", F32, CEIL, F16, F32),
 }
-"""bfloat16 in and out; codes in; bfloat16 in, kept; float16 in and out, kept; bfloat16 rounded to
-MXFP6 or MXFP8; codes of FP8 with scales of rows; bfloat16 rounded to FP8 with scales of blocks;
-codes of such, column by column; float32 in, float16 out and a float32 bias."""
+"""bfloat16 in and out; codes in; bfloat16 in, kept; float16 in and out, kept; bfloat16 by NVFP4
+weights; bfloat16 rounded to MXFP6 or MXFP8; codes of FP8 with scales of rows; bfloat16 rounded to
+FP8 with scales of blocks; codes of such, column by column; float32 in, float16 out and a float32
+bias."""
 FLOAT_SCALES = ("row_scales", "block_scales", "columns")
 """Those of FP8."""
 

@@ -87,7 +87,7 @@ def test_the_mef_holds_gfx950_code_of_every_op(compiled):
 @pytest.mark.deep
 def test_every_other_pair_of_formats_compiles_for_batches_and_for_no_rows(pairs):
     names = kernel_names(device_programs(pairs))
-    formats = {left for left, _ in other_pairs()}
+    formats = {left for left, _ in other_pairs()} - {"bf16"}
     assert len(formats) == 7
     assert sum(b"cdna4_prepare" in name for name in names) == len(formats), "what quantizes to each"
     for room in (b"streaming", b"interleave"):

@@ -27,6 +27,8 @@ class Layout:
     code_order: tuple
     scale_split: tuple
     scale_order: tuple
+    e4m3_run: int = 0
+    """E4M3 scales that lie as one of others; 0 if they stay row by row."""
 
     def store(self, codes, scales):
         """Pads and permutes plain `(codes [N, bytes], scales [N, blocks])`."""
@@ -36,6 +38,23 @@ class Layout:
             _permute(codes, self.code_split, self.code_order),
             _permute(scales, self.scale_split, self.scale_order),
         )
+
+    def store_e4m3(self, scales, fill=0):
+        """Pads and permutes E4M3 scales and tensor scales `[N, blocks + 4]`, padded with `fill`.
+
+        One by one, tensor scales lie as scales; several at once, behind those of a tile's rows.
+        """
+        run, rows = self.e4m3_run, self.scale_row_multiple
+        if run == 0:
+            return scales
+        scales = _pad(scales, rows, 1, fill)
+        blocks, behind = (scales, scales[:, :0]) if run == 1 else np.split(scales, [-4], 1)
+        blocks = _pad(blocks, 1, run * self.scale_k_multiple, fill)
+        words = np.ascontiguousarray(blocks).view(f"V{run}")
+        tiles = _permute(words, self.scale_split, self.scale_order).view(np.uint8)
+        count = len(scales) // rows
+        parts = (part.reshape(count, -1) for part in (tiles, behind) if part.size)
+        return np.concatenate([*parts], 1).reshape(len(scales), -1)
 
 
 def _pad(array, row_multiple, column_multiple, fill):
@@ -71,6 +90,7 @@ LAYOUTS = {
         # row tile, row half, row of 16 | scale tile, scale half, scale of 4
         ((2, 16), (2, 4)),
         (0, 3, 5, 2, 4, 1),
+        e4m3_run=2,
     ),
     "preshuffled_cpu": Layout(
         16,
@@ -95,6 +115,7 @@ LAYOUTS = {
         # row tile, row group of 4, row of 8 | scale
         ((4, 8), ()),
         (0, 3, 2, 1),
+        e4m3_run=1,
     ),
 }
 

@@ -161,19 +161,33 @@ def test_gfx950_multiplies_floats_like_codes_of_formats_with_float_scales(left, 
         assert linear.workspace_bytes - matmul.workspace_bytes >= m * 8192, "room for codes"
 
 
-@pytest.mark.parametrize("activations", ["bf16", "mxfp6", "mxfp8", "mxfp8_e5m2"])
-def test_gfx950_explains_activations_of_more_than_four_bits(activations):
-    few, more, many = (
-        mx.explain(m, 4096, 4096, device="gfx950", activations=activations) for m in (1, 64, 4096)
-    )
+@pytest.mark.parametrize(
+    "activations, format",
+    [
+        ("bf16", "mxfp4"),
+        ("bf16", "nvfp4"),
+        ("mxfp6", "mxfp4"),
+        ("mxfp8", "mxfp4"),
+        ("mxfp8_e5m2", "mxfp4"),
+    ],
+)
+def test_gfx950_explains_activations_of_more_than_four_bits(activations, format):
+    formats = {"device": "gfx950", "activations": activations, "format": format}
+    few, more, many = (mx.explain(m, 4096, 4096, **formats) for m in (1, 64, 4096))
     for found, kernel in ((few, DECODE), (more, DECODE), (many, PREFILL)):
-        assert f"{activations} x mxfp4 on gfx950: {kernel}" in str(found)
+        assert f"{activations} x {format} on gfx950: {kernel}" in str(found)
     # Of six-bit codes the second tile has more columns, not more rows.
     assert few.tile < more.tile and more.tile[0] < many.tile[0]
     assert few.tile[0] < more.tile[0] or activations == "mxfp6"
     assert (many.workspace_bytes > 0) == (activations != "bf16")
-    assert mx.explain(1, 512, 4096, device="gfx950", activations=activations).splits > 1
-    assert mx.explain(1, 512, 512, device="gfx950", activations=activations).splits == 1
+    assert mx.explain(1, 512, 4096, **formats).splits > 1
+    assert mx.explain(1, 512, 512, **formats).splits == 1
+
+
+def test_gfx950_refuses_other_activations_by_nvfp4_weights():
+    for op, left in ((mx.linear, "nvfp4"), (mx.linear, "mxfp6"), (mx.matmul, "nvfp4")):
+        with pytest.raises(ValueError, match=f"{left}' x weights 'nvfp4', for which gfx950 has no"):
+            mx.explain(4, 64, 96, device="gfx950", op=op, activations=left, format="nvfp4")
 
 
 def test_gfx950_explains_codes_that_lie_by_columns():

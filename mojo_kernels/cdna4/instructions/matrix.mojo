@@ -13,7 +13,8 @@ half a piece. Of eight-bit codes pieces are not neighbours, though the scale is 
               receives row l % 16, columns 4 * (l / 16) .. + 3
 
 A scale operand is a word of four scale bytes; a compile-time index picks one. Of kept activations
-a lane feeds block l / 16 as bfloat16, and the weights' block is decoded to the same.
+a lane feeds block l / 16 as bfloat16, and the weights' block is decoded to the same. So a scale
+may be none that the instruction knows: a code times an E4M3 scale has six significant bits.
 
 The instruction knows no float scales. One of a row waits for the sums; others are those of the
 128 along K of one instruction, whose products are summed on their own and multiplied by both.
@@ -31,10 +32,10 @@ from ...numbers.floats import F32_MANTISSA_BITS
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
 from ...tiles import RegisterTile
-from ..chip import BLOCK, LANE_BYTES, PIECE_BYTES, SUMS
+from ..chip import BLOCK, LANE_BYTES, LANE_SCALES, PIECE_BYTES, SUMS
 from ..types import KEPT, name_of, operand_code
 from .lds import PIECE_WORDS
-from .vector import decode_pair
+from .vector import decode_e4m3, decode_pair
 
 comptime Sums = SIMD[DType.float32, SUMS]
 """A lane's part of a tile of C."""
@@ -79,11 +80,11 @@ def multiply_tiles[
 ) -> Sums:
     """Returns `sums + b @ a.T`, scaled by byte `b_byte` and `a_byte` of the scale words.
 
-    A float scale is a word; those of rows are applied elsewhere.
+    Of E4M3 scales a half takes the place of a byte. A float scale is a word; those of rows are
+    applied elsewhere.
     """
     comptime if left == KEPT:
-        comptime assert right == Format.MXFP4, "kept activations multiply MXFP4 weights"
-        var weights = decoded_block[b_byte](rebind[BlockCodes[Format.MXFP4]](b), b_scales)
+        var weights = decoded_block[right, b_byte](b, b_scales)
         return multiply_floats(sums, weights, rebind[BlockCodes[KEPT]](a))
     elif left.scale == Scale.E8M0:
         comptime NONE = "no matrix instruction for "
@@ -100,16 +101,32 @@ def multiply_tiles[
 
 
 @always_inline
-def decoded_block[b_byte: Int](b: BlockCodes[Format.MXFP4], b_scales: UInt32) -> BlockCodes[KEPT]:
-    """Returns a block of weights as bfloat16, a word of codes for each matrix instruction."""
+def decoded_block[
+    format: Format, part: Int
+](b: BlockCodes[format], b_scales: UInt32) -> BlockCodes[KEPT]:
+    """Returns 32 weights as bfloat16, a word of codes for each matrix instruction.
+
+    `part`: Which byte of a word is their scale, or which half of E4M3 scales.
+    """
+    comptime assert format.element == Element.E2M1, "kept activations multiply four-bit weights"
     comptime PAIRS = 4
-    var exponent = (b_scales >> UInt32(8 * b_byte)) & 0xFF
-    var scale = bitcast[DType.float32](exponent << UInt32(F32_MANTISSA_BITS))
+    comptime WORDS = CODE_WORDS[format]
     var floats = BlockCodes[KEPT]()
-    comptime for word in range(CODE_WORDS[Format.MXFP4]):
-        comptime for byte in range(PAIRS):
-            var pair = decode_pair[Element.E2M1, byte](b[word], scale)
-            floats[PAIRS * word + byte] = bitcast[DType.uint32, 1](pair)
+    comptime if format.scale == Scale.E4M3:
+        var scales = decode_e4m3[part](b_scales)
+        comptime for word in range(WORDS):
+            comptime for byte in range(PAIRS):
+                var pair = decode_pair[Element.E2M1, byte, DType.float32](b[word], 1)
+                pair *= scales[word * LANE_SCALES[format] // WORDS]
+                var rounded = pair.cast[DType.bfloat16]()
+                floats[PAIRS * word + byte] = bitcast[DType.uint32, 1](rounded)
+    else:
+        var exponent = (b_scales >> UInt32(8 * part)) & 0xFF
+        var scale = bitcast[DType.float32](exponent << UInt32(F32_MANTISSA_BITS))
+        comptime for word in range(WORDS):
+            comptime for byte in range(PAIRS):
+                var pair = decode_pair[Element.E2M1, byte](b[word], scale)
+                floats[PAIRS * word + byte] = bitcast[DType.uint32, 1](pair)
     return floats
 
 

@@ -2,7 +2,8 @@
 
     encode_pair        two floats to codes, by the hardware's converter
     encode_sixes       32 floats to codes of six bits, by another
-    decode_pair        two codes to bfloat16, by the hardware's converter
+    decode_pair        two codes to bfloat16 or float32, by the hardware's converter
+    decode_e4m3        two codes of eight bits to float32, by another
     maximum, minimum   chains of them become three-operand instructions
     times_magnitude    a product that takes no instruction for the magnitude
     mantissa_of, ..    floats taken apart, and multiplied by powers of two
@@ -126,16 +127,26 @@ def encode_sixes[
 
 @always_inline
 def decode_pair[
-    element: Element, byte: Int
-](word: UInt32, scale: Float32) -> SIMD[DType.bfloat16, 2]:
+    element: Element, byte: Int, dtype: DType = DType.bfloat16
+](word: UInt32, scale: Float32) -> SIMD[dtype, 2]:
     """Returns the numbers of the two codes in byte `byte` of a word, times the scale.
 
     The scale counts by its exponent field alone; all ones are NaN.
     """
     comptime assert element == Element.E2M1, "two codes fill a byte: elements of four bits"
+    comptime name: StaticString = (
+        "llvm.amdgcn.cvt.scalef32.pk.f32.fp4" if dtype
+        == DType.float32 else "llvm.amdgcn.cvt.scalef32.pk.bf16.fp4"
+    )
+    return llvm_intrinsic[name, SIMD[dtype, 2], has_side_effect=False](word, scale, Int32(byte))
+
+
+@always_inline
+def decode_e4m3[half: Int](word: UInt32) -> SIMD[DType.float32, 2]:
+    """Returns the numbers of the two E4M3 codes in a half of a word."""
     return llvm_intrinsic[
-        "llvm.amdgcn.cvt.scalef32.pk.bf16.fp4", SIMD[DType.bfloat16, 2], has_side_effect=False
-    ](word, scale, Int32(byte))
+        "llvm.amdgcn.cvt.pk.f32.fp8", SIMD[DType.float32, 2], has_side_effect=False
+    ](word, Scalar[DType.bool](half == 1))
 
 
 @always_inline

@@ -195,7 +195,7 @@ def _multiply_tile[
     var first_row = tile.rows.first_row
     var first_column = tile.first_tile[shape.waves, shape.n_tiles](wave) * Int32(TILE)
     comptime if formats.left.has_row_scales():
-        var scales = RowScales.of(product.a_scales, product.w_scales, m, n)
+        var scales = RowScales[formats.right].of(product.a_scales, product.w_scales, m, n)
         scales.apply(loop.sums, first_row, first_column, lane)
     var addend = target.bias_of_tiles[shape.n_tiles](first_column, lane)
     comptime if shape.splits > 1:

@@ -280,7 +280,7 @@ struct InterleavedLoop[
 
     @always_inline
     def fetch_b_scales[ring: Int, word: Int](mut self, at: StageCursor):
-        self.b_scales[ring, word] = self.weights.fetch_scales[word](at.weights, self.lane)
+        self.b_scales[ring, word] = self.weights.fetch_scales[word](at.weights, self.lane)[0]
 
     @always_inline
     def fetch_b[ring: Int, slice: Int, tile: Int](mut self, at: StageCursor):

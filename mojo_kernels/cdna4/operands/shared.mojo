@@ -28,7 +28,7 @@ from std.bit import next_power_of_two
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
 from ..chip import CODE_LOAD_BYTES, CODE_PIECE_BYTES, GROUP_BLOCKS, GROUP_TILES, LANES, LANE_BYTES
-from ..chip import LOAD_BYTES, PIECE_BYTES, load_bytes_of, piece_bytes_of
+from ..chip import LANE_SCALES, LOAD_BYTES, PIECE_BYTES, load_bytes_of, piece_bytes_of
 from ..chip import SCALE_GROUP_BYTES, SCALE_GROUP_ROWS, TILE, TILE_BLOCKS, WORD_BYTES
 from ..instructions.lds import Lds, bytes_at, write_byte
 from ..instructions.matrix import PIECES, WordTile
@@ -36,6 +36,7 @@ from ..instructions.memory import load_to_lds
 from ..instructions.wave import lane_here
 from .memory import Bytes, NO_ROW, OUT_OF_RANGE, Span, View, load_word, quotient, remainder
 from .tiles import exchanged
+from .weights import scale_row_bytes
 
 
 @fieldwise_init
@@ -420,6 +421,12 @@ struct SharedWeights[
     def keep_inside[count: Int, //](self, stage: Int32, words: WordTile[count]):
         comptime LOW_HALF = UInt32(0x0000FFFF)
         var block = stage * Int32(GROUP_BLOCKS) + quotient[TILE](self.lane)
+        comptime if LANE_SCALES[Self.format] > 1:
+            comptime for word in range(count):
+                comptime slice = word % GROUP_TILES
+                var is_inside = block + Int32(slice * TILE_BLOCKS) < self.k_blocks
+                words[word] = words[word] if is_inside else 0
+            return
         var low = LOW_HALF if block < self.k_blocks else 0
         var high = ~LOW_HALF if block + Int32(TILE_BLOCKS) < self.k_blocks else 0
         comptime for word in range(count):
@@ -439,8 +446,9 @@ struct SharedScales[format: Format, shared_rows: Int, wave_rows: Int, k_tail: Bo
     `wave_rows`: Rows of the operand that a wave multiplies.
     """
 
-    comptime HAS_BYTES = Self.format.scale == Scale.E8M0
-    comptime LOADS = 0 if Self.format.has_row_scales() else 1
+    comptime HAS_BYTES = Self.format.scale != Scale.FLOAT32
+    comptime GROUP_BYTES = SCALE_GROUP_BYTES * LANE_SCALES[Self.format]
+    comptime LOADS = LANE_SCALES[Self.format] if Self.HAS_BYTES else _float_loads(Self.format)
 
     var scales: Span
     """The scales from the workgroup's first row on."""
@@ -460,8 +468,7 @@ struct SharedScales[format: Format, shared_rows: Int, wave_rows: Int, k_tail: Bo
     def of(rows: OperandRows, wave: Int32, lane: Int32) -> Self:
         var offset, block, span = Int32(0), Int32(0), Span(rows.bytes, 0)
         comptime if Self.HAS_BYTES:
-            var groups_k = quotient[GROUP_BLOCKS](rows.k_blocks + Int32(GROUP_BLOCKS - 1))
-            var row_bytes = groups_k * Int32(SCALE_GROUP_BYTES)
+            var row_bytes = scale_row_bytes[Self.format](rows.k_blocks)
             var groups = quotient[SCALE_GROUP_ROWS](rows.count + Int32(SCALE_GROUP_ROWS - 1))
             var first = quotient[SCALE_GROUP_ROWS](rows.first) * row_bytes
             span = Span.of(rows.bytes, groups * row_bytes).from_offset(first)
@@ -483,12 +490,12 @@ struct SharedScales[format: Format, shared_rows: Int, wave_rows: Int, k_tail: Bo
             block = slice * Int32(TILE_BLOCKS)
         var is_shared = wave * Int32(SCALE_GROUP_ROWS) < Int32(Self.shared_rows)
         offset = offset if is_shared else OUT_OF_RANGE
-        var place = wave * Int32(SCALE_GROUP_BYTES)
+        var place = wave * Int32(Self.GROUP_BYTES)
         return Self(span, rows.k_blocks, offset, place, span.after(0), block, rows.k_blocks)
 
     @always_inline
     def seek(mut self, stage: Int32):
-        comptime STAGE_BYTES = SCALE_GROUP_BYTES if Self.HAS_BYTES else GROUP_TILES * WORD_BYTES
+        comptime STAGE_BYTES = Self.GROUP_BYTES if Self.HAS_BYTES else GROUP_TILES * WORD_BYTES
         comptime if Self.LOADS > 0:
             self.blocks_left = self.k_blocks - stage * Int32(GROUP_BLOCKS)
             self.at = self.scales.after_if(stage * Int32(STAGE_BYTES), self.blocks_left > 0)
@@ -500,4 +507,12 @@ struct SharedScales[format: Format, shared_rows: Int, wave_rows: Int, k_tail: Bo
         comptime if Self.k_tail and not Self.HAS_BYTES:
             # Beyond K is the next row, which may be NaN.
             offset = offset if self.block < self.blocks_left else OUT_OF_RANGE
-        load_to_lds[4](self.at, offset, stage.unsafe_offset(Int(self.place)))
+        comptime for load in range(Self.LOADS):
+            comptime first = load * SCALE_GROUP_BYTES
+            var place = stage.unsafe_offset(Int(self.place) + first)
+            load_to_lds[WORD_BYTES](self.at, offset + Int32(first), place)
+
+
+def _float_loads(format: Format) -> Int:
+    """Returns the loads of float scales of a stage."""
+    return 0 if format.has_row_scales() else 1

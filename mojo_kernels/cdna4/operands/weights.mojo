@@ -8,8 +8,9 @@ of scales a lane covers 32 rows x 256, a group:
     scale of             row l % 16      row 16 + l % 16  row l % 16      row 16 + l % 16
                          block l / 16    block l / 16     block 4 + l/16  block 4 + l/16
 
-Float scales are plain: a word for a wave's rows, or a pair of tiles of them, and 128 along K; or
-none in the loop.
+Of E4M3 scales, of sixteen, two lie in the place of a byte, and the word of a lane is two, one for
+each 128 along K. Float scales are plain: a word for a wave's rows, or a pair of tiles of them, and
+128 along K; or none in the loop.
 """
 
 from std.math import ceildiv
@@ -17,8 +18,8 @@ from std.memory import bitcast
 
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
-from ..chip import GROUP_BLOCKS, GROUP_TILES, LANES, LANE_BYTES, PAIR, PIECE_BYTES
-from ..chip import SCALE_GROUP_BYTES, TILE, TILE_BLOCKS
+from ..chip import GROUP_BLOCKS, GROUP_TILES, LANES, LANE_BYTES, LANE_SCALES, PAIR, PIECE_BYTES
+from ..chip import SCALE_GROUP_BYTES, SCALE_GROUP_ROWS, TILE, TILE_BLOCKS, WORD_BYTES
 from ..instructions.lds import PIECE_WORDS
 from ..instructions.matrix import BlockCodes, PIECES
 from ..instructions.vector import chosen_bytes
@@ -39,6 +40,14 @@ def half_of_sixes[half: Int](lane: Int32) -> Int32:
     var row_byte = lane % Int32(TILE) * Int32(PIECE_BYTES)
     var piece = quotient[2](number) * Int32(TILE * PIECE_BYTES)
     return piece + row_byte + remainder[2](number) * Int32(HALF_BYTES)
+
+
+@always_inline
+def scale_row_bytes[format: Format](k_blocks: Int32) -> Int32:
+    """Returns the bytes from the preshuffled scales of 32 rows to the next: with tensor scales."""
+    var groups = quotient[GROUP_BLOCKS](k_blocks + Int32(GROUP_BLOCKS - 1))
+    comptime TENSOR_SCALES = SCALE_GROUP_ROWS * format.scale.row_bytes
+    return groups * Int32(SCALE_GROUP_BYTES * LANE_SCALES[format]) + Int32(TENSOR_SCALES)
 
 
 @fieldwise_init
@@ -64,15 +73,20 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
 
     comptime CODE_BYTES = LANE_BYTES[Self.format]
     comptime TILE_BYTES = TILE * TILE_BLOCKS * Self.CODE_BYTES
-    comptime HAS_BYTES = Self.format.scale == Scale.E8M0
+    comptime HAS_BYTES = Self.format.scale != Scale.FLOAT32
     """Whether scales are bytes in the preshuffled order."""
+    comptime HAS_PAIRS = LANE_SCALES[Self.format] > 1
+    """Whether two of them lie in the place of one."""
     comptime WORD_TILES = _word_tiles(Self.format, Self.n_tiles)
     """Tiles of rows that share a word of scales."""
     comptime SPANS = ceildiv(Self.n_tiles, Self.WORD_TILES)
     comptime WORDS = _words(Self.format, Self.SPANS, Self.k_tiles)
     comptime TILE_LOADS = HALVES if Self.format.element.bits == 6 else PIECES[Self.format]
     """Loads of a tile of codes."""
-    comptime LOADS = Self.WORDS + Self.k_tiles * Self.n_tiles * Self.TILE_LOADS
+    comptime LOAD_WORDS = Self.k_tiles if Self.HAS_PAIRS else 1
+    """Words of a load of scales."""
+    comptime SCALE_LOADS = Self.WORDS // Self.LOAD_WORDS
+    comptime LOADS = Self.SCALE_LOADS + Self.k_tiles * Self.n_tiles * Self.TILE_LOADS
     comptime CHUNK_BLOCKS = Self.k_tiles * TILE_BLOCKS
 
     var codes: View
@@ -93,7 +107,8 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
     ) -> Self:
         """Describes the weights from tile `first_tile` on."""
         comptime IS_WHOLE = Self.n_tiles == 1 or Self.n_tiles % PAIR == 0
-        comptime assert Self.HAS_BYTES or IS_WHOLE, "tiles share scale words"
+        comptime CAN_BE_ODD = Self.HAS_BYTES and not Self.HAS_PAIRS
+        comptime assert CAN_BE_ODD or IS_WHOLE, "tiles share scale words"
         var none = View.of(codes, 0)
         var self = Self(none, none, k_blocks, first_tile)
         var tiles = quotient[TILE](rows + Int32(TILE - 1))
@@ -102,8 +117,9 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         )
         comptime if Self.HAS_BYTES:
             var pairs = quotient[PAIR * TILE](rows + Int32(PAIR * TILE - 1))
-            self.scales = View.of(scales, pairs * self._pair_row_bytes()).moved(
-                quotient[PAIR](first_tile) * self._pair_row_bytes()
+            var row_bytes = scale_row_bytes[Self.format](k_blocks)
+            self.scales = View.of(scales, pairs * row_bytes).moved(
+                quotient[PAIR](first_tile) * row_bytes
             )
         elif Self.WORDS > 0:
             comptime ROWS = Self.format.block_rows
@@ -116,13 +132,6 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         return self.k_blocks * Int32(TILE * Self.CODE_BYTES)
 
     @always_inline
-    def _pair_row_bytes(self) -> Int32:
-        """Returns the bytes from the scales of one pair of tiles to the next."""
-        return quotient[GROUP_BLOCKS](self.k_blocks + Int32(GROUP_BLOCKS - 1)) * Int32(
-            SCALE_GROUP_BYTES
-        )
-
-    @always_inline
     def _float_row_bytes(self) -> Int32:
         var scales = quotient[TILE_BLOCKS](self.k_blocks + Int32(TILE_BLOCKS - 1))
         return scales * Int32(Scale.FLOAT32.bytes)
@@ -132,7 +141,10 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         """Returns the place of a chunk; one beyond K reads as zeros."""
         var block = chunk * Int32(Self.CHUNK_BLOCKS)
         var is_inside = block < self.k_blocks
-        var scale = quotient[GROUP_BLOCKS](block) * Int32(SCALE_GROUP_BYTES)
+        comptime GROUP_BYTES = SCALE_GROUP_BYTES * LANE_SCALES[Self.format]
+        var scale = quotient[GROUP_BLOCKS](block) * Int32(GROUP_BYTES)
+        comptime if Self.HAS_PAIRS and Self.k_tiles == 1:
+            scale += quotient[TILE_BLOCKS](block) % Int32(GROUP_TILES) * Int32(WORD_BYTES)
         comptime if not Self.HAS_BYTES:
             scale = quotient[TILE_BLOCKS](block) * Int32(Scale.FLOAT32.bytes)
         return WeightCursor(
@@ -178,9 +190,12 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         return codes
 
     @always_inline
-    def fetch_scales[word: Int](self, at: WeightCursor, lane: Int32) -> UInt32:
-        """Loads the scales of a pair of tiles for the chunk's whole group, or a float for 128."""
-        var offset = lane * 4 + Int32(word) * self._pair_row_bytes()
+    def fetch_scales[
+        word: Int
+    ](self, at: WeightCursor, lane: Int32) -> SIMD[DType.uint32, Self.LOAD_WORDS]:
+        """Loads the scales of a pair of tiles for the chunk's whole group, or what is for 128."""
+        var offset = lane * Int32(WORD_BYTES * LANE_SCALES[Self.format])
+        offset += Int32(word) * scale_row_bytes[Self.format](self.k_blocks)
         comptime if not Self.HAS_BYTES:
             comptime k_tile, span = divmod(word, Self.SPANS)
             var row = (self.first_tile + Int32(Self.WORD_TILES * span)) * Int32(TILE)
@@ -189,11 +204,17 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
             comptime if Self.k_tail:
                 var block = at.first_block + Int32(k_tile * TILE_BLOCKS)
                 offset = offset if block < self.k_blocks else OUT_OF_RANGE
-        return bitcast[DType.uint32, 1](at.scales.load[4](offset))
+        comptime BYTES = Self.LOAD_WORDS * WORD_BYTES
+        return bitcast[DType.uint32, Self.LOAD_WORDS](at.scales.load[BYTES](offset))
 
     @always_inline
-    def chosen_scales(self, word: UInt32, next: UInt32, first_block: Int32, lane: Int32) -> UInt32:
+    def chosen_scales[
+        k_tile: Int = 0
+    ](self, word: UInt32, next: UInt32, first_block: Int32, lane: Int32) -> UInt32:
         """Returns a word without what is beyond K, a chunk's first scale in byte 0; or a float.
+
+        Parameters:
+            k_tile: Which of a chunk's, if a word is for one tile along K.
 
         Args:
             word: What was loaded for a pair of tiles.
@@ -207,11 +228,17 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
         comptime LOW_HALF = UInt32(0x0000FFFF)
         var scales = word
         comptime if Self.n_tiles == 1:
-            scales >>= (self.first_tile % Int32(PAIR)).cast[DType.uint32]() * 8
+            comptime BITS = UInt32(8 * LANE_SCALES[Self.format])
+            scales >>= (self.first_tile % Int32(PAIR)).cast[DType.uint32]() * BITS
         elif Self.n_tiles % PAIR != 0:
             comptime AS_LOADED, MIDDLE_OF_PAIR = UInt32(0x03020100), UInt32(0x06030401)
             var is_whole = self.first_tile % Int32(PAIR) == 0
             scales = chosen_bytes([word, next], AS_LOADED if is_whole else MIDDLE_OF_PAIR)
+        comptime if Self.HAS_PAIRS:
+            comptime if Self.k_tail:
+                var block = first_block + Int32(k_tile * TILE_BLOCKS) + quotient[TILE](lane)
+                scales = scales if block < self.k_blocks else 0
+            return scales
         comptime if Self.k_tiles == 1:
             var half = quotient[TILE_BLOCKS](first_block) % Int32(GROUP_TILES)
             scales >>= half.cast[DType.uint32]() * HALF_BITS
@@ -226,12 +253,14 @@ struct WeightFragments[format: Format, n_tiles: Int, k_tiles: Int, k_tail: Bool]
     def scale_word[k_tile: Int, n_tile: Int]() -> Int:
         """Returns which word holds the scale of a tile."""
         comptime span = n_tile // Self.WORD_TILES
-        return span if Self.HAS_BYTES else (k_tile * Self.SPANS + span) % max(Self.WORDS, 1)
+        comptime if Self.HAS_BYTES:
+            return span * Self.LOAD_WORDS + k_tile % Self.LOAD_WORDS
+        return (k_tile * Self.SPANS + span) % max(Self.WORDS, 1)
 
     @staticmethod
     def scale_byte[k_tile: Int, n_tile: Int]() -> Int:
-        """Returns which byte of the chosen word holds the scale of a tile."""
-        return PAIR * k_tile + n_tile % PAIR
+        """Returns which byte, or half, of the chosen word holds the scale of a tile."""
+        return n_tile % PAIR + (0 if Self.HAS_PAIRS else PAIR * k_tile)
 
 
 def _word_tiles(format: Format, n_tiles: Int) -> Int:
@@ -248,4 +277,5 @@ def _words(format: Format, spans: Int, k_tiles: Int) -> Int:
     """Returns the words of scales for a chunk."""
     if format.scale == Scale.E8M0:
         return spans
-    return 0 if format.has_row_scales() else spans * k_tiles
+    var is_in_loop = format.scale == Scale.E4M3 or not format.has_row_scales()
+    return spans * k_tiles if is_in_loop else 0

@@ -12,7 +12,7 @@ gfx950, 2026-11-22).
 
 from layout import Coord, Idx
 from ...numbers.scales import Scale
-from ..chip import GROUP_TILES, LANES, PAIR, PIECE_BYTES
+from ..chip import GROUP_TILES, LANES, LANE_SCALES, PAIR, PIECE_BYTES
 from ..chip import SCALE_GROUP_BYTES, TILE, TILE_BLOCKS, WORD_BYTES
 from ..instructions.lds import (
     Lds,
@@ -76,7 +76,9 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
     """Whether scales are bytes, four of a stage to a word."""
     comptime A_WORDS = Self.m_tiles // PAIR if Self.HAS_BYTES else Self.Tile.PART_TILES
     """Words of scales of activations that a lane holds: of a stage, or of a part of a slice."""
-    comptime B_WORDS = N_TILES // PAIR if Self.HAS_BYTES else 1
+    comptime B_SCALES = LANE_SCALES[Self.formats.right]
+    """Scales of weights of what a lane feeds."""
+    comptime B_WORDS = N_TILES // PAIR * Self.B_SCALES if Self.HAS_BYTES else 1
     """Words of scales of weights, likewise."""
     comptime A_LINE_PIECES = WAVES_M * Self.Tile.PART_TILES
     """Pieces of a line in LDS of activations that lie column by column."""
@@ -114,7 +116,8 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
         comptime WORDS_M = Self.m_tiles // PAIR
         comptime WORDS_N = N_TILES // PAIR
         var a_scales = m * Int32(WORDS_M * SCALE_GROUP_BYTES) + lane * 4
-        var b_scales = Int32(A_SCALE_BYTES) + n * Int32(WORDS_N * SCALE_GROUP_BYTES) + lane * 4
+        var b_scales = n * Int32(WORDS_N * SCALE_GROUP_BYTES) + lane * Int32(WORD_BYTES)
+        b_scales = Int32(Self.Tile.B_SCALE_PLACE) + b_scales * Int32(Self.B_SCALES)
         comptime if not Self.HAS_BYTES:
             a_scales = m * Int32(Self.Tile.NEXT_WAVE // PAIR * SCALE_GROUP_BYTES)
             a_scales += lane % Int32(TILE) * Int32(WORD_BYTES)
@@ -209,6 +212,13 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
 
     @always_inline
     def read_scales[count: Int, //, is_a: Bool](self, stage: Lds, words: WordTile[count]):
+        comptime if not is_a and Self.B_SCALES > 1:
+            comptime for pair in range(count // Self.B_SCALES):
+                comptime first = pair * Self.B_SCALES * SCALE_GROUP_BYTES
+                var both = read_pair(stage.unsafe_offset(Int(self.b_scales) + first))
+                comptime for i in range(Self.B_SCALES):
+                    words[pair * Self.B_SCALES + i] = both[i]
+            return
         var shared = words_at[count, LANES](stage, self.a_scales if is_a else self.b_scales)
         comptime for word in range(count):
             words[word] = read_word(shared, Coord(Idx[word], Idx[0]))

@@ -215,9 +215,10 @@ def _multiply_tile[
     var own_lane = lane_here()
     var first_row = tile.rows.first_row + group * Int32(MainLoop.Tile.NEXT_WAVE * TILE)
     var first_column = product.first_column(tile)
-    comptime if types.formats.left.has_row_scales():
+    comptime if types.formats.right.has_row_scales():
         comptime assert not types.formats.are_columns, "tiles of rows lie one below the other"
-        var scales = RowScales.of(product.a_scales, product.w_scales, m, n)
+        comptime Rows = RowScales[types.formats.right]
+        var scales = Rows.of(product.a_scales, product.w_scales, m, n, product.k_blocks)
         scales.apply(loop.sums, first_row, first_column, own_lane)
     var addend = target.bias_of_tiles[N_TILES](first_column, own_lane)
     var values = target.rounded_tiles(loop.sums, addend)

@@ -13,7 +13,6 @@ from pipeline.types import OpDesc
 from std.memory import bitcast
 from std.sys.intrinsics import readfirstlane
 
-from ...numbers.formats import Format
 from ...tiles import in_registers
 from ..chip import CODE_LOAD_BYTES, MAX_COUNT, PAIR, SUMS, TILE
 from ..instructions.lds import Lds
@@ -29,7 +28,7 @@ from ..operands.shared import SharedCodes, SharedOperand, SharedRightSide
 from ..operands.shared import SharedScales, SharedWeights
 from ..operations import Ops
 from .order import PingPong
-from .shape import A_SCALE_BYTES, COLUMNS, N_TILES, PingPongTile, SCALE_BYTES, SCALE_DEPTH, WAVES
+from .shape import COLUMNS, N_TILES, PingPongTile, SCALE_BYTES, SCALE_DEPTH, WAVES
 from .fragments import Reader, Ring, SLICES
 
 
@@ -85,6 +84,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
         of_a_scales=0 if Self.IS_KEPT else Self.Scales.LOADS,
         of_b_scales=Self.WeightScales.LOADS,
         decodes=Self.IS_KEPT,
+        cuts_columns=Self.Tile.CUTS_COLUMNS,
     )
     """The order of the work."""
 
@@ -102,8 +102,8 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
     var used_scales: Self.ScalePlace
     var a: CodeTile[Self.formats.left, Self.PHASE_SLICES, Self.Tile.PART_TILES]
     var b: CodeTile[Self.formats.right, Self.PHASE_SLICES, N_TILES]
-    var decoded: CodeTile[KEPT, N_TILES]
-    """The same decoded, for floats that are kept."""
+    var decoded: CodeTile[KEPT, Self.Tile.PART_COLUMNS]
+    """Those of a part decoded, for floats that are kept."""
     var a_scales: WordTile[Self.Fragments.A_WORDS]
     """Scales of activations: of a stage, or floats of what is multiplied next."""
     var b_scales: WordTile[Self.Fragments.B_WORDS]
@@ -136,7 +136,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
         comptime B_WORDS = CODE_WORDS[Self.formats.right]
         self.a = in_registers[DType.uint32, A_WORDS, Self.PHASE_SLICES, Self.Tile.PART_TILES]()
         self.b = in_registers[DType.uint32, B_WORDS, Self.PHASE_SLICES, N_TILES]()
-        self.decoded = in_registers[DType.uint32, CODE_WORDS[KEPT], N_TILES]()
+        self.decoded = in_registers[DType.uint32, CODE_WORDS[KEPT], Self.Tile.PART_COLUMNS]()
         self.a_scales = in_registers[DType.uint32, 1, Self.Fragments.A_WORDS]()
         self.b_scales = in_registers[DType.uint32, 1, Self.Fragments.B_WORDS]()
         self.sums = in_registers[DType.float32, SUMS, Self.m_tiles, N_TILES]()
@@ -161,6 +161,8 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
                 self.reader.read_scales[True](scales, self.a_scales)
             self.reader.read_scales[False](scales, self.b_scales)
         comptime phase_slice = slice % Self.PHASE_SLICES
+        comptime if Self.Tile.CUTS_COLUMNS and part > 0:
+            return
         comptime if part == 0:
             self.reader.read_b[phase_slice](self.weights_of(self.used_b), self.b)
         var codes = self.lds.unsafe_offset(Int(self.used_a.offset))
@@ -168,40 +170,45 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
 
     @always_inline
     def decode[work: Int](mut self):
-        """Decodes half of the weights of a slice, which the first products need."""
+        """Decodes half of the weights that a part of a slice multiplies: the first products'."""
         comptime if work == 0 and Self.k_tail:
             self.weights.keep_inside(self.used_scales.index, self.b_scales)
-        self.decode_half[work // Self.Tile.PARTS, 0]()
+        self.decode_half[work, 0]()
+
+    @staticmethod
+    def first_column[work: Int]() -> Int:
+        """Returns the first tile of columns of a part of a slice."""
+        return work % Self.Tile.PARTS * Self.Tile.PART_COLUMNS if Self.Tile.CUTS_COLUMNS else 0
 
     @always_inline
-    def decode_half[slice: Int, half: Int](mut self):
-        comptime COUNT = N_TILES // 2
-        comptime for n_tile in range(half * COUNT, (half + 1) * COUNT):
-            self.decoded[n_tile] = decoded_block[PAIR * slice + n_tile % PAIR](
-                rebind[BlockCodes[Format.MXFP4]](self.b[0, n_tile]), self.b_scales[n_tile // PAIR]
+    def decode_half[work: Int, half: Int](mut self):
+        comptime slice = work // Self.Tile.PARTS
+        comptime COUNT = Self.Tile.PART_COLUMNS // 2
+        comptime FIRST = Self.first_column[work]() + half * COUNT
+        comptime for n_tile in range(FIRST, FIRST + COUNT):
+            comptime HAS_PAIRS = Self.Fragments.B_SCALES > 1
+            comptime word = n_tile // PAIR * Self.Fragments.B_SCALES + (slice if HAS_PAIRS else 0)
+            comptime part = n_tile % PAIR + (0 if HAS_PAIRS else PAIR * slice)
+            self.decoded[n_tile % Self.Tile.PART_COLUMNS] = decoded_block[Self.formats.right, part](
+                self.b[0, n_tile], self.b_scales[word]
             )
 
     @always_inline
     def product[m_tile: Int, tile: Int, n_tile: Int, slice: Int](self) -> Sums:
         """Returns the sums of a tile with the products of a slice; `tile` is within the part."""
-        var sums = self.sums[m_tile, n_tile]
         comptime phase_slice = slice % Self.PHASE_SLICES
-        comptime if Self.IS_KEPT:
-            var a = rebind[BlockCodes[KEPT]](self.a[phase_slice, tile])
-            return multiply_floats(sums, self.decoded[n_tile], a)
-        else:
-            return multiply_tiles[
-                Self.formats.left,
-                Self.formats.right,
-                PAIR * slice + n_tile % PAIR,
-                PAIR * slice + m_tile % PAIR,
-            ](
-                sums,
-                self.b[phase_slice, n_tile],
-                self.a[phase_slice, tile],
-                self.b_scales[n_tile // PAIR if Self.HAS_BYTES else 0],
-                self.a_scales[m_tile // PAIR if Self.HAS_BYTES else tile],
-            )
+        return multiply_tiles[
+            Self.formats.left,
+            Self.formats.right,
+            PAIR * slice + n_tile % PAIR,
+            PAIR * slice + m_tile % PAIR,
+        ](
+            self.sums[m_tile, n_tile],
+            self.b[phase_slice, n_tile],
+            self.a[phase_slice, tile],
+            self.b_scales[n_tile // PAIR if Self.HAS_BYTES else 0],
+            self.a_scales[m_tile // PAIR if Self.HAS_BYTES else tile],
+        )
 
     @always_inline
     def multiply[work: Int](mut self):
@@ -213,7 +220,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
         comptime if Self.formats.are_columns:
             self.settle[part]()
         comptime if Self.IS_KEPT:
-            self.multiply_kept[slice, part]()
+            self.multiply_kept[work]()
         elif Self.HAS_SCALES and not Self.HAS_BYTES:
             self.multiply_blocks[part]()
         else:
@@ -260,15 +267,22 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
                 schedule_group_barrier(AMDScheduleBarrierMask.VALU, Int32(ADDITIONS), 0)
 
     @always_inline
-    def multiply_kept[slice: Int, part: Int](mut self):
+    def multiply_kept[work: Int](mut self):
         """Multiplies kept floats; decodes the other half of the weights between products."""
-        comptime CONVERSIONS = 2  # As many between products as it takes.
-        comptime if part == 0:
-            self.decode_half[slice, 1]()
-        comptime for n_tile in range(N_TILES):
-            comptime for tile in range(Self.Tile.PART_TILES):
-                comptime m_tile = part * Self.Tile.PART_TILES + tile
-                self.sums[m_tile, n_tile] = self.product[m_tile, tile, n_tile, slice]()
+        # As many between products as it takes: E4M3 scales are multiplied.
+        comptime CONVERSIONS = Int32(1 + Self.Fragments.B_SCALES)
+        comptime part = work % Self.Tile.PARTS
+        comptime FIRST, TILES = Self.first_column[work](), Self.Tile.PART_TILES
+        comptime if Self.Tile.CUTS_COLUMNS or part == 0:
+            self.decode_half[work, 1]()
+        comptime for n_tile in range(FIRST, FIRST + Self.Tile.PART_COLUMNS):
+            comptime for tile in range(TILES):
+                comptime m_tile = tile if Self.Tile.CUTS_COLUMNS else part * TILES + tile
+                self.sums[m_tile, n_tile] = multiply_floats(
+                    self.sums[m_tile, n_tile],
+                    self.decoded[n_tile % Self.Tile.PART_COLUMNS],
+                    rebind[BlockCodes[KEPT]](self.a[0, tile]),
+                )
                 comptime for _ in range(PIECES[KEPT]):
                     schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
                     schedule_group_barrier(AMDScheduleBarrierMask.VALU, CONVERSIONS, 0)
@@ -281,8 +295,8 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
         elif op.tag == Ops.FETCH_A.value:
             self.codes.fetch[op.subtile](self.lds.unsafe_offset(Int(self.fetched_a.offset)))
         elif op.tag == Ops.FETCH_B_SCALES.value:
-            var place = self.scales_of(self.fetched_scales).unsafe_offset(A_SCALE_BYTES)
-            self.b_scale_source.fetch(place)
+            var place = self.scales_of(self.fetched_scales)
+            self.b_scale_source.fetch(place.unsafe_offset(Self.Tile.B_SCALE_PLACE))
         else:
             comptime assert op.tag == Ops.FETCH_A_SCALES.value, "nobody fetches this"
             self.a_scale_source.fetch(self.scales_of(self.fetched_scales))

@@ -22,7 +22,14 @@ with a part of the wave's rows each, and LDS holds two slices:
     fetches    half of slice s + 1: last      half of slice s + 2: rows of part 0,
                the rows of part 1             half of the weights
 
-Floats that are kept take twice as much again, at half the rows; a move decodes the weights.
+Floats that are kept take twice as much again, at half the rows; a move decodes the weights. Under
+E4M3 scales that takes three times as long. So that all phases decode as much, parts are then of the
+wave's columns, and its rows are read at once:
+
+    phase      part 0 of slice s              part 1 of slice s
+    reads      weights, rows
+    decodes    half of the weights            the others
+
 A place is fetched anew as soon as both groups have read it, in equal shares; a phase leaves in
 flight what it and the one before have fetched, but for weights that the next one needs. A slice
 of a small tile is one phase, and LDS holds three.
@@ -60,6 +67,8 @@ struct PingPong(TrivialRegisterPassable):
     """Loads of the scales of the weights of a stage."""
     var decodes: Bool
     """Whether weights are decoded, for floats that are kept."""
+    var cuts_columns: Bool
+    """Whether parts are of columns."""
 
     def phases(self) -> Int:
         """Returns the phases of a stage in which a group multiplies."""
@@ -80,7 +89,8 @@ struct PingPong(TrivialRegisterPassable):
     def loads_in_flight(self, phase: Int) -> Int:
         """Returns the loads that a move leaves in flight, which the next phase does not need."""
         var loads = self.loads_of_move(phase)
-        if self.parts > 1:
+        var reads_slice = self.cuts_columns and self.ends_slices(phase)
+        if self.parts > 1 and not reads_slice:
             loads += self.loads_of_move((phase + self.phases() - 1) % self.phases())
             if self.ends_slices(phase):
                 loads -= self.of_b
@@ -142,7 +152,7 @@ struct PingPong(TrivialRegisterPassable):
         var operations = Operations()
         for phase in range(count):
             self._move(operations, phase)
-            if self.decodes and phase % self.parts == 0:
+            if self.decodes and (self.cuts_columns or phase % self.parts == 0):
                 operations.append(Ops.DECODE.at(phase))
             operations.append(OpDesc.wait_vm_n(self.loads_in_flight(phase)))
             operations.append(OpDesc.barrier())

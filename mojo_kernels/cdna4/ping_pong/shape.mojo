@@ -20,8 +20,8 @@ from std.math import ceildiv
 
 from ...numbers.formats import Format
 from ...schedule.xcd import XcdBands
-from ..chip import CODE_LOAD_BYTES, CODE_PIECE_BYTES, GROUP_BLOCKS, LANES, LANE_BYTES, PIECE_BYTES
-from ..chip import SCALE_GROUP_BYTES, TILE, TILE_BLOCKS
+from ..chip import CODE_LOAD_BYTES, CODE_PIECE_BYTES, GROUP_BLOCKS, LANES, LANE_BYTES, LANE_SCALES
+from ..chip import PIECE_BYTES, SCALE_GROUP_BYTES, TILE, TILE_BLOCKS
 from ..prologue.shape import CooperativeMemory, is_prepared, lies_by_tiles
 from ..types import Formats, KEPT, ProductTypes
 from ...launch.grid import Grid, Workspace
@@ -67,7 +67,11 @@ struct PingPongTile[formats: Formats, m_tiles: Int]:
     comptime SLICE_CYCLES = Self.m_tiles * N_TILES * tile_cycles(Self.formats)
     """Cycles of the matrix pipes that a wave's tiles of a slice take."""
     comptime PARTS = ceildiv(Self.SLICE_CYCLES, PHASE_CYCLES)
-    comptime PART_TILES = Self.m_tiles // Self.PARTS
+    comptime CUTS_COLUMNS = Self.formats.left == KEPT and LANE_SCALES[Self.formats.right] > 1
+    """Whether parts are of columns, so that all decode as much; otherwise they are of rows."""
+    comptime PART_TILES = Self.m_tiles if Self.CUTS_COLUMNS else Self.m_tiles // Self.PARTS
+    comptime PART_COLUMNS = N_TILES // Self.PARTS if Self.CUTS_COLUMNS else N_TILES
+    """Tiles of columns of a part."""
     comptime NEXT_WAVE = Self.PART_TILES if Self.formats.are_columns else Self.m_tiles
     """Tiles of rows from the first of a wave to the first of the wave below: of codes by columns
     those of a part lie side by side, so that a part is whole lines of memory."""
@@ -98,6 +102,8 @@ struct PingPongTile[formats: Formats, m_tiles: Int]:
     comptime FREE_BYTES = Self.B_PLACE + (Self.DEPTH - AHEAD) * Self.B_BYTES
     """Bytes that are free until the first activations are fetched."""
     comptime SCALE_PLACE = Self.B_PLACE + Self.DEPTH * Self.B_BYTES
+    comptime B_SCALE_PLACE = A_SCALE_BYTES if LANE_SCALES[Self.formats.right] == 1 else 0
+    """Where those of weights begin in a stage: two of a lane take the place of activations'."""
     comptime LDS_BYTES = Self.SCALE_PLACE + SCALE_DEPTH * SCALE_BYTES
 
     @staticmethod

@@ -30,6 +30,7 @@ from std.utils import StaticTuple
 from ...launch.grid import Grid
 from ...launch.kernel import ProductKernel
 from ...launch.queue import Argument, Queue, argument
+from ...numbers.formats import Format
 from ...numbers.gates import Gate
 from ...problem import Problem
 from ...schedule.xcd import XcdColumns
@@ -65,14 +66,14 @@ def multiply_tile[
     k: Int32,
     chunks_per_wave: Int32,
     workspace: Output[DType.uint8],
-    row_scales: Optional[RowScales] = None,
+    row_scales: Optional[RowScales[types.formats.right]] = None,
 ):
     """Computes a workgroup's tile of C; the target has `y` such tiles of rows before it."""
     comptime assert shape.is_possible(), "waves cannot share this tile"
     comptime lds_plan = StreamingLds(shape, Source.PIECES * PIECE_BYTES, Source.left)
     comptime MainLoop = StreamingLoop[Source, types.formats.right, shape]
     comptime COLUMNS = Int32(shape.n_tiles * TILE)
-    comptime HAS_ROW_SCALES = types.formats.left.has_row_scales()
+    comptime HAS_ROW_SCALES = types.formats.right.has_row_scales()
     var lane = Int32(thread_idx.x) % LANES
     var wave = readfirstlane(quotient[LANES](Int32(thread_idx.x)))
     var x = Int32(XcdColumns.tile(Int(block_idx.x), Int(block_idx.y)).column)
@@ -102,9 +103,12 @@ def multiply_tile[
     comptime for i in range(shape.own_tiles()):
         var n_tile = shape.corner(shape.tile_of(wave, i))[1]
         bias[i] = target.bias_of(x * COLUMNS + n_tile * TILE, lane)
-    var scales = _OwnScales[shape]()
-    comptime if HAS_ROW_SCALES:
+    var scales = _OwnScales[types.formats.right, shape]()
+    comptime if types.formats.left.has_row_scales():
         scales.fetch(row_scales.value(), y, x, wave, lane)
+    elif HAS_ROW_SCALES:
+        var of_weights = scales.Rows.of(w_scales, w_scales, m, n, quotient[BLOCK](k))
+        scales.fetch(of_weights, y, x, wave, lane)
     loop.finish(chunks_per_wave)
     var groups_x = quotient[Int(COLUMNS)](n + COLUMNS - 1)
     var groups_y = quotient[shape.m_tiles * TILE](m + Int32(shape.m_tiles * TILE - 1))
@@ -140,8 +144,10 @@ def multiply_tile[
             target.store(sums[i], bias[i], row, column, lane)
 
 
-struct _OwnScales[shape: StreamingShape]:
+struct _OwnScales[right: Format, shape: StreamingShape]:
     """The scales of the rows and columns of the tiles that a wave finishes."""
+
+    comptime Rows = RowScales[Self.right]
 
     var rows: RegisterTile[DType.float32, 1, Self.shape.own_tiles()]
     var columns: SumTile[Self.shape.own_tiles()]
@@ -152,7 +158,7 @@ struct _OwnScales[shape: StreamingShape]:
         self.columns = in_registers[DType.float32, SUMS, Self.shape.own_tiles()]()
 
     @always_inline
-    def fetch(mut self, scales: RowScales, y: Int32, x: Int32, wave: Int32, lane: Int32):
+    def fetch(mut self, scales: Self.Rows, y: Int32, x: Int32, wave: Int32, lane: Int32):
         """Starts loading them for the tile of C in row `y`, column `x`."""
         comptime for i in range(Self.shape.own_tiles()):
             var m_tile, n_tile = Self.shape.corner(Self.shape.tile_of(wave, i))
@@ -164,7 +170,7 @@ struct _OwnScales[shape: StreamingShape]:
     @always_inline
     def apply(self, sums: SumTile[Self.shape.own_tiles()]):
         comptime for i in range(Self.shape.own_tiles()):
-            sums[i] = RowScales.applied(sums[i], self.rows[i], self.columns[i])
+            sums[i] = Self.Rows.applied(sums[i], self.rows[i], self.columns[i])
 
 
 @always_inline
@@ -252,9 +258,10 @@ def gemm_streaming[
                 LEFT, shape.fetched_m_tiles(), shape.fetched_k_tiles(), shape.k_tail
             ]
             var scales = rebind[Input[DType.uint8]](a_scales)
-            var row_scales = Optional[RowScales](None)
+            comptime Rows = RowScales[types.formats.right]
+            var row_scales = Optional[Rows](None)
             comptime if LEFT.has_row_scales():
-                row_scales = RowScales.of(scales, w_scales, m, n)
+                row_scales = Rows.of(scales, w_scales, m, n, quotient[BLOCK](k))
             var y = Int32(XcdColumns.tile(Int(block_idx.x), Int(block_idx.y)).row)
             var codes = rebind[Input[DType.uint8]](a)
             var source = Codes(codes, scales, m, quotient[BLOCK](k), y * Int32(TILE_ROWS))

@@ -25,12 +25,13 @@ from pipeline.types import OpDesc
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
 from ...tiles import RegisterTile, in_registers
-from ..chip import LANES, LANE_BYTES, PIECE_BYTES, SUMS, WORD_SCALES
+from ..chip import LANES, LANE_BYTES, LANE_SCALES, PIECE_BYTES, SUMS, WORD_SCALES
 from ..instructions.lds import Lds, PIECE_WORDS, SharedPieces, bytes_at, pieces_at, read_piece
 from ..instructions.lds import Sixes, read_sixes, read_word, words_at, write_byte, write_piece
 from ..instructions.lds import write_sixes, write_word
 from ..instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, WordTile
 from ..instructions.matrix import multiply_tiles
+from ..instructions.vector import copied_here
 from ..instructions.wave import workgroup_barrier
 from ..operands.activations import ActivationSource
 from ..operands.encode import EncodedBlock
@@ -64,7 +65,11 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
     """Whether what a lane feeds is no multiple of a piece."""
     comptime HAS_SCALES = not Self.Source.left.has_row_scales()
     """Whether products are multiplied by scales; sums are by those of rows."""
-    comptime STREAM = Stream(Self.shape, Self.Weights.LOADS, Self.Source.LOADS)
+    comptime DECODES_LONG = Self.Source.left == KEPT and LANE_SCALES[Self.right] > 1
+    """Whether weights are decoded by three times the instructions, for their E4M3 scales."""
+    comptime HOLDS = Self.DECODES_LONG and Self.shape.depth == 1
+    """Whether weights are held while the next ones are fetched."""
+    comptime STREAM = Stream(Self.shape, Self.Weights.LOADS, Self.Source.LOADS, Self.HOLDS)
 
     var source: Self.Source
     var weights: Self.Weights
@@ -82,6 +87,9 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
     var b: CodeTile[Self.right, Self.shape.depth, Self.shape.k_tiles, Self.COLUMNS]
     var b_scales: WordTile[Self.shape.depth, max(Self.Weights.WORDS, 1)]
     """Their scales, some words."""
+    var held: CodeTile[Self.right, Self.shape.k_tiles, Self.COLUMNS]
+    """The weights of the stage in use, and their scales."""
+    var held_scales: WordTile[max(Self.Weights.WORDS, 1)]
     var a: CodeTile[Self.Source.left, Self.shape.depth, Self.shape.steps()]
     """Activations: what the source keeps of those in flight, then those of the stage in use."""
     var a_scales: WordTile[Self.shape.depth, Self.shape.steps()]
@@ -115,6 +123,8 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
         self.first_blocks = in_registers[DType.int32, 1, DEPTH]()
         self.b = in_registers[DType.uint32, B_WORDS, DEPTH, Self.shape.k_tiles, Self.COLUMNS]()
         self.b_scales = in_registers[DType.uint32, 1, DEPTH, max(Self.Weights.WORDS, 1)]()
+        self.held = in_registers[DType.uint32, B_WORDS, Self.shape.k_tiles, Self.COLUMNS]()
+        self.held_scales = in_registers[DType.uint32, 1, max(Self.Weights.WORDS, 1)]()
         self.a = in_registers[DType.uint32, A_WORDS, DEPTH, STEPS]()
         self.a_scales = in_registers[DType.uint32, 1, DEPTH, STEPS]()
         self.sums = in_registers[DType.float32, SUMS, Self.shape.m_tiles, Self.COLUMNS]()
@@ -164,11 +174,15 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
             var m_tile = tile - k_tile * Int32(Self.shape.m_tiles)
             var chunk = self.next_chunk * Int32(Self.shape.k_tiles) + k_tile
             var at = self.source.cursor(chunk, m_tile, k_tile < Int32(Self.shape.k_tiles))
-            self.keep[stage, step](self.source.fetch[0, 0](at, place, self.lane))
+            var block = self.source.fetch[0, 0](at, place, self.lane)
+            comptime if not Self.HOLDS:
+                self.keep[stage, step](block)
         else:
             comptime k_tile, m_tile = divmod(step, Self.shape.m_tiles)
             var at = self.source.cursor(self.next_chunk)
-            self.keep[stage, step](self.source.fetch[k_tile, m_tile](at, place, self.lane))
+            var block = self.source.fetch[k_tile, m_tile](at, place, self.lane)
+            comptime if not Self.HOLDS:
+                self.keep[stage, step](block)
 
     @always_inline
     def keep[stage: Int, step: Int](mut self, block: EncodedBlock[Self.Source.left]):
@@ -178,8 +192,10 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
     @always_inline
     def fetch_weights[stage: Int](mut self):
         var at = self.weights.cursor(quotient[Self.Weights.CHUNK_BLOCKS](self.first_blocks[stage]))
-        comptime for word in range(Self.Weights.WORDS):
-            self.b_scales[stage, word] = self.weights.fetch_scales[word](at, self.lane)
+        comptime for load in range(Self.Weights.SCALE_LOADS):
+            var words = self.weights.fetch_scales[load](at, self.lane)
+            comptime for i in range(Self.Weights.LOAD_WORDS):
+                self.b_scales[stage, load * Self.Weights.LOAD_WORDS + i] = words[i]
         comptime for k_tile in range(Self.shape.k_tiles):
             comptime for n_tile in range(Self.COLUMNS):
                 self.b[stage, k_tile, n_tile] = self.weights.fetch_codes[k_tile, n_tile](
@@ -257,22 +273,48 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
             self.keep[stage, step](self.source.block({0, 0}, floats))
 
     @always_inline
+    def hold[stage: Int](mut self):
+        """Copies weights: a register that a loop fetches anew is not what it multiplies."""
+        # More pieces of floats are on their way from LDS than a wait can count.
+        s_waitcnt[lgkmcnt=0]()
+        schedule_barrier()
+        self.choose_scales[stage]()
+        comptime for word in range(Self.Weights.WORDS):
+            comptime next = min(word + 1, Self.Weights.WORDS - 1)
+            comptime if word % 2 == 0:
+                var both = copied_here([self.b_scales[stage, word], self.b_scales[stage, next]])
+                self.held_scales[word] = both[0]
+                self.held_scales[next] = both[next - word]
+        comptime for k_tile in range(Self.shape.k_tiles):
+            comptime for n_tile in range(Self.COLUMNS):
+                comptime for i in range(0, CODE_WORDS[Self.right], 2):
+                    var words = copied_here(self.b[stage, k_tile, n_tile].slice[2, offset=i]())
+                    self.held[k_tile, n_tile] = self.held[k_tile, n_tile].insert[offset=i](words)
+        schedule_barrier()
+
+    @always_inline
+    def choose_scales[stage: Int](mut self):
+        """Takes from the words of scales what a stage has."""
+        comptime for word in range(Self.Weights.WORDS):
+            comptime next = min(word + 1, Self.Weights.WORDS - 1)
+            comptime k_tile = word % Self.Weights.LOAD_WORDS
+            self.b_scales[stage, word] = self.weights.chosen_scales[k_tile](
+                self.b_scales[stage, word],
+                self.b_scales[stage, next],
+                self.first_blocks[stage],
+                self.lane,
+            )
+
+    @always_inline
     def multiply[stage: Int, step: Int](mut self):
         """Multiplies a tile of activations by all tiles of weights."""
         comptime k_tile, m_tile = divmod(step, Self.shape.m_tiles)
-        comptime if step == 0:
+        comptime if step == 0 and not Self.HOLDS:
             comptime if Self.Source.left == KEPT:
                 # More pieces of floats are on their way from LDS than a wait can count.
                 s_waitcnt[lgkmcnt=0]()
                 schedule_barrier()
-            comptime for word in range(Self.Weights.WORDS):
-                comptime next = min(word + 1, Self.Weights.WORDS - 1)
-                self.b_scales[stage, word] = self.weights.chosen_scales(
-                    self.b_scales[stage, word],
-                    self.b_scales[stage, next],
-                    self.first_blocks[stage],
-                    self.lane,
-                )
+            self.choose_scales[stage]()
         comptime for n_tile in range(Self.COLUMNS):
             comptime b_word = Self.Weights.scale_word[k_tile, n_tile]()
             comptime b_byte = Self.Weights.scale_byte[k_tile, n_tile]()
@@ -281,9 +323,9 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
                 Self.Source.left, Self.right, b_byte, a_byte
             ](
                 self.sums[m_tile, n_tile],
-                self.b[stage, k_tile, n_tile],
+                self.held[k_tile, n_tile] if Self.HOLDS else self.b[stage, k_tile, n_tile],
                 self.a[stage, step],
-                self.b_scales[stage, b_word],
+                self.held_scales[b_word] if Self.HOLDS else self.b_scales[stage, b_word],
                 self.a_scales[stage, step],
             )
 
@@ -303,6 +345,8 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
             schedule_barrier()
         elif tag == Ops.READ.value:
             self.read[stage]()
+        elif tag == Ops.HOLD.value:
+            self.hold[stage]()
         elif tag == Ops.MULTIPLY.value:
             self.multiply[stage, op.subtile]()
         elif tag == Ops.RELEASE.value:
@@ -325,6 +369,11 @@ struct StreamingLoop[Source: ActivationSource, right: Format, shape: StreamingSh
     def finish(mut self, num_chunks: Int32):
         """Runs along K; `num_chunks` is a multiple of the depth."""
         self.source.settle_block(self.lane)
+        comptime if Self.DECODES_LONG and not Self.IS_SHARED:
+            if self.first_blocks[0] >= self.weights.k_blocks:
+                # All of the wave's chunks are beyond K: decoding would keep others waiting.
+                s_waitcnt[vmcnt=0]()
+                return
         comptime if not Self.shape.up_front:
             comptime steady = Self.STREAM.steady()
             for _ in range(quotient[Self.shape.depth](num_chunks) - 1):

@@ -10,6 +10,10 @@ loads that it needs, by counting those that were issued later:
 
     use         wait, encode, .. [sync, read,] wait, multiply, multiply, ..
 
+Where the decoding of weights takes long, a wave holds them and fetches before it multiplies:
+
+    steady      .. wait, release, [sync,] hold, fetch, multiply, multiply, ..
+
 In brackets: sharers encode each a part of a stage and synchronize before they read all
 of it. If a wave has no more chunks than stages, all is fetched up front and
 nothing loops; sharers then encode all stages before they fetch weights.
@@ -31,6 +35,8 @@ struct Stream(TrivialRegisterPassable):
     """Loads of the weights and scales of a stage."""
     var of_tile: Int
     """Loads of a tile of activations."""
+    var holds: Bool
+    """Whether weights are held while the next ones are fetched."""
 
     def is_shared(self) -> Bool:
         return self.shape.sharers > 1
@@ -64,11 +70,31 @@ struct Stream(TrivialRegisterPassable):
         if self.is_shared() and self.shape.k_groups() > 1:
             operations.append(Ops.SYNC.at())
 
-    def _multiply(self, mut operations: Operations, stage: Int, later: Int):
-        """Adds the products of a stage, behind whose weights come `later` loads."""
+    def _multiply(
+        self, mut operations: Operations, stage: Int, later: Int, *, fetches: Bool = False
+    ):
+        """Adds the products of a stage, behind whose weights come `later` loads; its place may be
+        fetched again."""
         operations.append(self._wait(later))
+        if self.holds:
+            if fetches:
+                self._fetch(operations, stage)
+            else:
+                operations.append(Ops.HOLD.at(stage=stage))
         for step in range(self.shape.steps()):
             operations.append(Ops.MULTIPLY.at(step, stage=stage))
+        if fetches and not self.holds:
+            self._fetch(operations, stage)
+
+    def _fetch(self, mut operations: Operations, stage: Int):
+        """Adds the fetch of a stage whose activations have been read."""
+        operations.append(Ops.RELEASE.at(stage=stage))
+        if self.is_shared():
+            operations.append(Ops.SYNC.at(stage=stage))
+        if self.holds:
+            operations.append(Ops.HOLD.at(stage=stage))
+        operations.append(Ops.FETCH_A.at(stage=stage))
+        operations.append(Ops.FETCH_B.at(stage=stage))
 
     def _wait(self, later: Int) -> OpDesc:
         """Returns a wait for all loads but the latest."""
@@ -90,12 +116,7 @@ struct Stream(TrivialRegisterPassable):
         for stage in range(self.shape.depth):
             self._encode(operations, stage, self.of_weights + behind)
             self._read(operations, stage)
-            self._multiply(operations, stage, behind)
-            operations.append(Ops.RELEASE.at(stage=stage))
-            if self.is_shared():
-                operations.append(Ops.SYNC.at(stage=stage))
-            operations.append(Ops.FETCH_A.at(stage=stage))
-            operations.append(Ops.FETCH_B.at(stage=stage))
+            self._multiply(operations, stage, behind, fetches=True)
         return operations^
 
     def epilogue(self) -> Operations:

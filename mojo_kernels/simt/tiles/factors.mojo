@@ -178,7 +178,7 @@ struct FactorPlaces[tile: TileShape, has_e4m3: Bool](TrivialRegisterPassable):
         comptime if Self.has_e4m3:
             var column, k = Int(at), Int(here(self.k))
             comptime for i in range(len(LAYOUTS)):
-                comptime if LAYOUTS[i].ORDERS_TENSOR_SCALES:
+                comptime if LAYOUTS[i].E4M3_RUN > 0:
                     if self.layout == Int32(i):
                         var step = e4m3_offset_in[LAYOUTS[i]](0, E4M3_BLOCK, k)
                         var first = e4m3_offset_in[LAYOUTS[i]](column, k, k)

@@ -7,8 +7,8 @@ follows from its layout's row in the table:
     codes  u8 [rows to row_multiple,       packed k]
     scales u8 [rows to scale_row_multiple, blocks to scale_k_multiple]
            f32 [blocks below each other,   blocks], of formats with float scales, in every layout
-           u8 [rows, blocks, and the bytes of a float32], of those with tensor scales: as bytes
-              are ordered where a layout does so, rows padded, else row by row without padding
+           u8 [rows, blocks, and the bytes of a float32], of those with tensor scales: ordered
+              and padded like others where a layout does so, else row by row without padding
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class Layout:
     scale_row_multiple: int
     scale_k_multiple: int
     has_float_scales: int
-    orders_tensor_scales: int
+    e4m3_run: int
+    """E4M3 scales that lie as one of others; 0 if they stay row by row."""
     device: str
     code: int
 
@@ -140,7 +141,7 @@ class Layout:
 
     def keeps_scales(self, fmt: Format) -> bool:
         """Whether scales of a format lie as in the plain layout."""
-        return fmt.has_float_scales or (fmt.has_tensor_scales and not self.orders_tensor_scales)
+        return fmt.has_float_scales or (fmt.has_tensor_scales and not self.e4m3_run)
 
     def scale_tile_rows(self, fmt: Format) -> int:
         """Rows of scales that lie together."""
@@ -156,7 +157,8 @@ class Layout:
         codes = (ceil_to(rows, self.row_multiple), fmt.packed_bytes(k))
         if self.keeps_scales(fmt):
             return codes, fmt.scales_of((rows, k))
-        blocks = ceil_to(fmt.scales_of((rows, k))[-1], self.scale_k_multiple)
+        multiple = self.scale_k_multiple * (self.e4m3_run if fmt.has_tensor_scales else 1)
+        blocks = ceil_to(fmt.k_blocks(k), multiple) + fmt.scale_row_bytes
         return codes, (ceil_to(rows, self.scale_row_multiple), blocks)
 
 
@@ -318,6 +320,12 @@ def activations_for(
     if name == CDNA4:
         return "mxfp6" if weights == "mxfp4" else weights
     return KEPT_FLOATS if fmt.element_bits < 8 else weights
+
+
+def quantized_by(pairs) -> set[str]:
+    """Returns the formats of products of gfx950 that its kernels quantize to: no tensor scales."""
+    names = {name for pair in pairs for name in pair} - {KEPT_FLOATS}
+    return {name for name in names if not facts().formats[name].has_tensor_scales}
 
 
 def unsupported(activations: str, weights: str, device, pairs) -> ValueError:

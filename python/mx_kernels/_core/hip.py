@@ -28,7 +28,16 @@ import torch
 from torch import Tensor
 
 from mx_kernels._core import native as _native
-from mx_kernels._core.facts import CDNA4, KEPT_FLOATS, Format, Layout, ceil_to, facts, unsupported
+from mx_kernels._core.facts import (
+    CDNA4,
+    KEPT_FLOATS,
+    Format,
+    Layout,
+    ceil_to,
+    facts,
+    quantized_by,
+    unsupported,
+)
 from mx_kernels._core.protocol import (
     ENCODED,
     KEPT,
@@ -225,7 +234,7 @@ class Rocm:
             return
         if operation == "quantize":
             given = Quantize._make(arguments)
-            known = {name for pair in self._native.pairs() for name in pair} - {KEPT_FLOATS}
+            known = quantized_by(self._native.pairs())
             name = _format(given.format).name
             if name not in known:
                 raise ValueError(

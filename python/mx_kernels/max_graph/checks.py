@@ -10,7 +10,14 @@ from max.graph import DeviceRef, Dim, StaticDim, TensorValue
 
 from mx_kernels._core.arrays import show
 from mx_kernels._core.checks import check_mode
-from mx_kernels._core.facts import CDNA4, KEPT_FLOATS, Format, Layout, activations_for, facts
+from mx_kernels._core.facts import (
+    CDNA4,
+    Format,
+    Layout,
+    activations_for,
+    facts,
+    quantized_by,
+)
 from mx_kernels._core.native import gpu_plans
 
 CPU_REF: DeviceRef = DeviceRef.CPU()
@@ -72,7 +79,7 @@ def check_formats(value: TensorValue, what: str, *names: str, of_experts: bool =
         pairs = plans.expert_pairs_on_gfx950() if of_experts else plans.pairs_on_gfx950()
         known = pairs
         if len(names) == 1:
-            known = {(name,) for pair in pairs for name in pair if name != KEPT_FLOATS}
+            known = {(name,) for name in quantized_by(pairs)}
         if names not in known:
             expected = " or ".join(" x ".join(map(repr, pair)) for pair in sorted(known))
             raise ValueError(

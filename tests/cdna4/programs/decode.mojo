@@ -1,6 +1,6 @@
 """Decode kernels of MXFP4: one for every type, rule and source, and for every way of sharing.
 
-Cuts are those of the dispatch table; the others are in `choices.mojo`.
+Cuts are those of the dispatch table; the others are in `choices.mojo`. One has NVFP4 weights.
 """
 
 from std.os import abort
@@ -10,6 +10,8 @@ from named import BF16, F16, F32, show_linear, show_matmul
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, Visitor
+from mojo_kernels.cdna4.types import Formats, KEPT
+from mojo_kernels.numbers.formats import Format
 from mojo_kernels.numbers.rounding import Rounding
 
 comptime SMALL = "m1n1w2t"
@@ -40,6 +42,9 @@ struct Decode(Catalogue):
         show_matmul["m1n1w4u"](visitor)
         show_matmul["m1n1w16t"](visitor)
         show_matmul["m2n6w8s4t"](visitor)
+
+        # Floats that are kept, by weights whose scales no matrix instruction knows.
+        show_linear["m2n4w2t", formats=Formats(KEPT, Format.NVFP4)](visitor, "bf16-nvfp4/")
 
 
 @export

@@ -16,6 +16,7 @@ from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
 
 from mojo_kernels.bindings.protocol import Arguments
+from mojo_kernels.cdna4.chip import BLOCK
 from mojo_kernels.cdna4.experts.dispatch import multiply_experts, multiply_grouped, workspace_of
 from mojo_kernels.cdna4.host.experts import LayerShapes, LayerTypes
 from mojo_kernels.cdna4.epilogue.target import NO_BIAS
@@ -23,11 +24,13 @@ from mojo_kernels.cdna4.types import Formats, KEPT, ProductTypes, name_of
 from mojo_kernels.experts import Experts, ExpertsProblem, GroupedProblem, Routing
 from mojo_kernels.launch.assembler import Assembler
 from mojo_kernels.launch.recorder import Recorder
-from mojo_kernels.layouts import OperandShape, PreshuffledCdna4, code_rows, scale_rows
+from mojo_kernels.layouts import OperandShape, PreshuffledCdna4
+from mojo_kernels.layouts import code_rows, e4m3_bytes_of, scale_rows
 from mojo_kernels.numbers.floats import float_code
 from mojo_kernels.numbers.formats import Format
 from mojo_kernels.numbers.gates import Gate
 from mojo_kernels.numbers.rounding import Rounding
+from mojo_kernels.numbers.scales import Scale
 from mojo_kernels.problem import ANY
 
 comptime BF16 = DType.bfloat16
@@ -63,6 +66,7 @@ comptime LAYERS = [
     _layer(Format.MXFP8_E5M2, BF16, BF16, NO_BIAS, Format.MXFP8_E5M2),
     _layer(Format.MXFP6, BF16, BF16, Optional(F32)),
     _layer(Format.MXFP6_E3M2, BF16, BF16, NO_BIAS, Format.MXFP6_E3M2),
+    _layer(KEPT, BF16, BF16, Optional(F32), Format.NVFP4),
 ]
 """What layers are compiled for."""
 
@@ -114,13 +118,14 @@ def experts_of(
     problem.right.codes = codes
     problem.right.scales = scales
     var row_bytes = types.formats.right.packed_bytes(k)
-    var blocks = k // types.formats.right.block_k
-    var padded_blocks = (blocks + 7) // 8 * 8
+    var scale_bytes = scale_rows[PreshuffledCdna4](shape) * ((k // BLOCK + 7) // 8 * 8)
+    if types.formats.right.scale == Scale.E4M3:
+        scale_bytes = e4m3_bytes_of[PreshuffledCdna4](n, k)
     return Experts(
         right=problem.right,
         count=count,
         codes_step=code_rows[PreshuffledCdna4](shape) * row_bytes,
-        scales_step=scale_rows[PreshuffledCdna4](shape) * padded_blocks,
+        scales_step=scale_bytes,
         bias=bias,
         bias_dtype=problem.result.bias_dtype,
     )

@@ -19,6 +19,7 @@ comptime FP8 = Formats(Format.MXFP8, Format.MXFP8)
 comptime W4A8 = Formats(Format.MXFP8, Format.MXFP4)
 comptime BF8 = Formats(Format.MXFP8_E5M2, Format.MXFP8_E5M2)
 comptime W4A16 = Formats(KEPT, Format.MXFP4)
+comptime NVFP4 = Formats(KEPT, Format.NVFP4)
 comptime W4A6 = Formats(Format.MXFP6, Format.MXFP4)
 comptime W6A6 = Formats(Format.MXFP6, Format.MXFP6)
 comptime W4_BF6 = Formats(Format.MXFP6_E3M2, Format.MXFP4)
@@ -54,6 +55,8 @@ struct PrefillWide(Catalogue):
         show_linear[4, BF16, BF16, NO_BIAS, False, W6A6](visitor)
         show_linear[4, BF16, BF16, NO_BIAS, False, W4A16](visitor)
         show_linear[4, BF16, F32, Optional(F32), True, W4A16](visitor)
+        show_linear[4, BF16, BF16, NO_BIAS, False, NVFP4](visitor)
+        show_linear[4, BF16, F32, Optional(F32), True, NVFP4](visitor)
 
 
 @export

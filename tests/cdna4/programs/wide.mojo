@@ -44,8 +44,12 @@ struct Wide(Catalogue):
 
         # Inputs, results, biases, rules, and cuts that do not depend on formats.
         comptime w4a8 = Formats(Format.MXFP8, Format.MXFP4)
-        comptime for left in [KEPT, Format.MXFP8, Format.MXFP6]:
-            comptime formats = Formats(left, Format.MXFP4)
+        comptime for formats in [
+            Formats(KEPT, Format.MXFP4),
+            Formats(KEPT, Format.NVFP4),
+            Formats(Format.MXFP8, Format.MXFP4),
+            Formats(Format.MXFP6, Format.MXFP4),
+        ]:
             var prefix = String(name_of(formats.left), "-", name_of(formats.right), "/")
             show_linear[SPLIT, formats=formats](visitor, prefix)
             show_linear[AT_ONCE, formats=formats](visitor, prefix)

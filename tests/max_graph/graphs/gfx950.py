@@ -104,7 +104,7 @@ def export_pairs(path: str) -> None:
         products = []
         for index, (left, right) in enumerate(other_pairs()):
             w = weights_of(WIDE, WIDE, format=right)
-            if index % 2:
+            if index % 2 == 0:
                 products.append(max_graph.linear(batch, w, activations=left))
             else:
                 products.append(max_graph.matmul(max_graph.quantize(batch, format=left), w))
