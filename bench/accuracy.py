@@ -44,7 +44,13 @@ import mx_kernels as mx
 from bench.report import Table
 from bench.rows import Origin
 from mx_kernels._core.checks import mode_rounding
-from mx_kernels._core.facts import DEFAULT_ROUNDING, KEPT_FLOATS, facts, weights_format
+from mx_kernels._core.facts import (
+    DEFAULT_ROUNDING,
+    KEPT_FLOATS,
+    WIDE_INTEGERS,
+    facts,
+    weights_format,
+)
 from mx_kernels.checkpoints.configs import quantization
 from mx_kernels.checkpoints.files import config_in
 
@@ -206,7 +212,7 @@ def choices() -> list[Choice]:
         for rule in rules
         for w in weights
         for a in facts().activations
-        if rule in formats[w].roundings
+        if rule in formats[w].roundings and (a != WIDE_INTEGERS or formats[w].has_integers)
     ]
 
 

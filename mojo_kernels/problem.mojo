@@ -5,6 +5,7 @@ The left side is a named sum:
     kept         floats, multiplied as bfloat16
     quantized    floats, rounded to a format by a rule inside the kernel
     encoded      codes and scales of a format, plain layout
+    integers     floats, rounded to 16-bit integers under a power of two a block; on a CPU
 
 Everything is known at run time: addresses on the device that computes, sizes, and positions in
 the tables `FORMATS`, `FLOAT_TYPES`, `LAYOUTS`. Whoever makes a problem has checked it; a kernel's
@@ -28,7 +29,7 @@ struct LeftKind(Equatable, TrivialRegisterPassable, Writable):
     comptime KEPT = Self(0)
     comptime QUANTIZED = Self(1)
     comptime ENCODED = Self(2)
-    comptime COUNT = 3
+    comptime INTEGERS = Self(3)
 
 
 @fieldwise_init
@@ -72,6 +73,11 @@ struct Left(TrivialRegisterPassable):
     ) -> Self:
         """Returns floats that are rounded to a format."""
         return Self(LeftKind.QUANTIZED, values, 0, dtype, row_stride, format, rounding)
+
+    @staticmethod
+    def integers(values: Int, dtype: Int, row_stride: Int) -> Self:
+        """Returns floats that are rounded to 16-bit integers."""
+        return Self(LeftKind.INTEGERS, values, 0, dtype, row_stride, NO_FORMAT, Rounding.EVEN)
 
     @staticmethod
     def encoded(codes: Int, scales: Int, format: Int) -> Self:

@@ -55,8 +55,11 @@ E4M3_FORMATS = [name for name in FP8_FORMATS if oracle.FORMATS[name].element.nam
 """Of those what Hopper multiplies as codes."""
 ROW_FORMATS = [name for name in FP8_FORMATS if oracle.FORMATS[name].block_k == oracle.WHOLE_ROW]
 """Of those what has one scale a row."""
-ACTIVATIONS = [*(name for name, row in oracle.FORMATS.items() if row.block_rows == 1), "bf16"]
+ACTIVATIONS = [*(name for name, row in oracle.FORMATS.items() if row.block_rows == 1)]
+ACTIVATIONS += ["mxint16", "bf16"]
 """What `linear` takes for activations."""
+INTEGER_FORMATS = ["mxfp4", "mxfp6", "mxint8", "nvfp4"]
+"""Whose codes are small integers: what 16-bit integers are multiplied by."""
 ROUNDINGS = list(oracle.ROUNDINGS)
 DTYPES = ["bfloat16", "float16", "float32"]
 BLOCK = oracle.BLOCK

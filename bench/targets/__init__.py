@@ -65,8 +65,8 @@ WIDER = {"mxfp8": 8, "mxfp8_e5m2": 8, "mxint8": 8, "mxfp6": 6}
 """Formats beside MXFP4 that activations can be rounded to, and the bits of a code."""
 QUANTIZERS = ("quantize", *(f"quantize {format}" for format in WIDER))
 PRODUCTS = (
-    "matmul", "linear", "linear mxint8", "linear mxfp6", "linear nvfp4", "linear mxfp8",
-    "linear bf16",
+    "matmul", "linear", "linear mxint8", "linear mxint16", "linear mxfp6", "linear nvfp4",
+    "linear mxfp8", "linear bf16",
 )  # fmt: skip
 OPS = (*QUANTIZERS, *PRODUCTS)
 

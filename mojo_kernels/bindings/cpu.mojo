@@ -33,6 +33,7 @@ from mojo_kernels.bindings.protocol import (
 )
 from mojo_kernels.bindings.record import Record, Records
 from mojo_kernels.cpu import dispatch as cpu
+from mojo_kernels.cpu.bytes.integers import has_integers
 from mojo_kernels.cpu.panel import PANEL_COLUMNS
 from mojo_kernels.cpu.experts import multiply_experts, multiply_grouped
 from mojo_kernels.cpu.prologue import (
@@ -66,6 +67,7 @@ def _format_row[format: Format]() raises -> PythonObject:
     row.put("emax", element.emax)
     row.put("largest_code", element.largest_code)
     row.put("has_non_finite", element.has_non_finite())
+    row.put("has_integers", has_integers(format))
     row.put("scale", format.scale.name())
     row.put("scale_bytes", format.scale.bytes)
     row.put("scale_row_bytes", format.scale.row_bytes)

@@ -11,7 +11,15 @@ from ..numbers.rounding import Rounding
 from ..numbers.scales import Scale
 from ..operands import Matrix, Operand, matrix
 from ..problem import ANY, Known, Left, LeftKind, NO_BIAS
-from .names import KEPT, activations_code, dtype_code, format_code, layout_code, rounding_of
+from .names import (
+    INTEGERS,
+    KEPT,
+    activations_code,
+    dtype_code,
+    format_code,
+    layout_code,
+    rounding_of,
+)
 
 
 def known_product[
@@ -39,7 +47,8 @@ def known_floats[
     rounding: StaticString,
 ]() -> Known:
     """Returns the same of a product of floats, by the names of what becomes of them."""
-    comptime KIND = LeftKind.KEPT if activations == KEPT else LeftKind.QUANTIZED
+    comptime OTHER = LeftKind.INTEGERS if activations == INTEGERS else LeftKind.QUANTIZED
+    comptime KIND = LeftKind.KEPT if activations == KEPT else OTHER
     return known_product[layout, right_format, dtype](
         KIND, dtype_code[x_dtype](), activations_code[activations](), rounding_of[rounding]()
     )
@@ -60,6 +69,8 @@ def left_of[
     var row_stride = x.strides()[0]
     comptime if known.kind == LeftKind.KEPT.code:
         return Left.kept(address_of(x), known.dtype, row_stride)
+    elif known.kind == LeftKind.INTEGERS.code:
+        return Left.integers(address_of(x), known.dtype, row_stride)
     else:
         return Left.quantized(
             address_of(x), known.dtype, row_stride, known.left_format, Rounding(known.rounding)

@@ -8,6 +8,8 @@ from ..numbers.rounding import Rounding
 
 comptime KEPT = "bf16"
 """The name of activations that stay floats."""
+comptime INTEGERS = "mxint16"
+"""The name of activations that become 16-bit integers."""
 
 
 def dtype_code[dtype: DType]() -> Int:
@@ -40,8 +42,8 @@ def _format_code_or_none[name: StaticString]() -> Int:
 
 
 def activations_code[name: StaticString]() -> Int:
-    """Returns the position of the format of activations, or `NO_FORMAT` if they stay floats."""
-    comptime if name == KEPT:
+    """Returns the position of the format of activations, or `NO_FORMAT` if they become none."""
+    comptime if name == KEPT or name == INTEGERS:
         return NO_FORMAT
     else:
         return format_code[name]()

@@ -2,11 +2,12 @@
 
     bytes     MXFP4, MXFP6, NVFP4 and MXINT8, with each other
     floats    everything else, and slower
+    digits    16-bit integers, two bytes each, with what `bytes` takes: a part of its own to compile
 """
 
 from std.sys import get_defined_int
 
-from ..problem import ANY, Known, Left, Problem, Right, may_be
+from ..problem import ANY, Known, Left, LeftKind, Problem, Right, may_be
 from .bytes import kernel as bytes
 from .floats import kernel as floats
 from .ranges import RangedProblem, Ranges
@@ -17,12 +18,15 @@ from .threads import Team
 comptime NO_KERNEL = 0
 comptime BYTES = 1
 comptime FLOATS = 2
+comptime DIGITS = 3
 comptime KERNEL = get_defined_int["KERNEL", ANY]()
 """The only kernel that a module has; see `bindings.cpu`."""
 
 
 def kernel_of(left: Left, right: Right) -> Int:
     """Returns which kernel computes products of these formats."""
+    if bytes.supports_digits(left, right):
+        return DIGITS
     return BYTES if bytes.supports(left, right) else FLOATS
 
 
@@ -40,9 +44,9 @@ def multiply[known: Known, T: Team](problem: Problem, team: T) raises:
 
 def left_bytes(left: Left, right: Right, rows: Int, k: Int) -> Int:
     """Returns the scratch memory that some prepared rows of a left side take."""
-    if kernel_of(left, right) == BYTES:
-        return bytes.num_bytes(left, right, rows, k)
-    return floats.num_bytes(left, rows, k)
+    if kernel_of(left, right) == FLOATS:
+        return floats.num_bytes(left, rows, k)
+    return bytes.num_bytes(left, right, rows, k)
 
 
 def multiply_ranges[known: Known, T: Team](problem: RangedProblem, mut scratch: Scratch, team: T):
@@ -50,7 +54,10 @@ def multiply_ranges[known: Known, T: Team](problem: RangedProblem, mut scratch: 
     comptime if may_be(KERNEL, BYTES) and bytes.may_support[known]():
         if kernel_of(problem.left, problem.experts.right) == BYTES:
             return bytes.launch[known](problem, scratch, team)
-    comptime if may_be(KERNEL, FLOATS):
+    comptime if may_be(KERNEL, DIGITS) and known.has_kind(LeftKind.INTEGERS):
+        if problem.left.kind == LeftKind.INTEGERS:
+            return bytes.launch_digits[known](problem, scratch, team)
+    comptime if may_be(KERNEL, FLOATS) and known.kind != LeftKind.INTEGERS.code:
         floats.launch[known](problem, scratch, team)
 
 
@@ -67,6 +74,9 @@ struct KernelChoice(TrivialRegisterPassable):
     def of(problem: Problem) -> Self:
         """Returns what `multiply` launches."""
         var m, right = problem.m, problem.right
-        if kernel_of(problem.left, right) == BYTES:
-            return Self(bytes.NAME, bytes.REASON, bytes.groups_of(m, right).largest())
-        return Self(floats.NAME, floats.REASON, floats.groups_of(m, problem.left, right).largest())
+        var kernel = kernel_of(problem.left, right)
+        if kernel == FLOATS:
+            var groups = floats.groups_of(m, problem.left, right)
+            return Self(floats.NAME, floats.REASON, groups.largest())
+        var reason = bytes.DIGITS_REASON if kernel == DIGITS else bytes.REASON
+        return Self(bytes.NAME, reason, bytes.groups_of(m, right).largest())

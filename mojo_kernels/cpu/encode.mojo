@@ -7,10 +7,11 @@ two blocks under E4M3 scales.
 """
 
 from layout import Coord
+from std.collections import Array
 
 from ..numbers.decode import decode, decode_scaled
 from ..numbers.elements import Element
-from ..numbers.encode import encode, encode_over
+from ..numbers.encode import divide, encode, encode_over, round_divided
 from ..numbers.floats import F32_MANTISSA_BITS, FloatBits
 from ..numbers.formats import E4M3_BLOCK, Format
 from ..numbers.packing import ROOM, pack, unpack
@@ -107,6 +108,42 @@ def encode_block[
     return EncodedBlock[format](
         encode[format.element, dtype](bits, scale), scale.cast[DType.uint8]()
     )
+
+
+comptime DIGIT_BITS = 8
+"""Bits of a digit of a 16-bit integer."""
+comptime Digits = Array[EncodedBlock[Format.MXINT8], 2]
+"""A block of 16-bit integers, its high digits and its low ones, under one scale."""
+
+
+@always_inline
+def encode_digits[dtype: DType](x: SIMD[dtype, BLOCK]) -> Digits:
+    """Rounds a block to 16-bit integers: an integer is `high * 256 + low`, both signed bytes."""
+    comptime source = FloatBits[dtype]
+    comptime Bits = SIMD[source.bits, BLOCK]
+    comptime WIDENING = UInt32(F32_MANTISSA_BITS - source.MANTISSA_BITS)
+    var bits = source.of(x)
+    var magnitudes = bits & Bits(source.MAGNITUDE)
+    var amax = magnitudes.reduce_max()
+    if amax >= Scalar[source.bits](source.NOT_FINITE):
+        return Digits(fill=EncodedBlock[Format.MXINT8](0, UInt8(E8M0_NAN)))
+
+    var scale = scale_from_amax[source.MANTISSA_BITS, element=Element.INT16](amax, 0)
+    var wide = magnitudes.cast[DType.uint32]() << WIDENING
+    var divided = divide[Element.INT16](wide, scale.cast[DType.uint32]())
+    var units = round_divided[Element.INT16](divided).cast[DType.int16]()
+    var integers = bits.gt(Bits(source.MAGNITUDE)).select(-units, units)
+    var low = (integers << DIGIT_BITS) >> DIGIT_BITS
+    var high = (integers - low) >> DIGIT_BITS
+    var digits = Digits(uninitialized=True)
+    comptime Codes = SIMD[DType.uint8, Format.MXINT8.block_k]
+    digits[0] = EncodedBlock[Format.MXINT8](
+        rebind[Codes](high.cast[DType.uint8]()), scale.cast[DType.uint8]()
+    )
+    digits[1] = EncodedBlock[Format.MXINT8](
+        rebind[Codes](low.cast[DType.uint8]()), scale.cast[DType.uint8]()
+    )
+    return digits^
 
 
 comptime E4M3_SCALES = BLOCK // E4M3_BLOCK

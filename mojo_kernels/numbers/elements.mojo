@@ -9,6 +9,7 @@ A code is a sign bit above a magnitude, and magnitudes count up with the codes:
     E4M3      8      1      4          3          448        0x7F, 0xFF: NaN
     E5M2      8      1      5          2          57344      0x7C, 0xFC: infinity; above: NaN
     INT8      8      two's complement, units of 2**-6        none; -128 is never produced
+    INT16     16     two's complement, units of 2**-6        none; 2**14 units are the most produced
 
 Below the smallest regular number codes are whole multiples of a unit; INT8 is nothing else.
 Source: OCP Microscaling Formats (MX) Specification v1.0, section 5.3; OCP 8-bit Floating Point.
@@ -42,7 +43,7 @@ struct Element(Equatable, TrivialRegisterPassable, Writable):
     var nan_code: Int
     """The smallest positive code of a NaN; 0 for none."""
 
-    comptime NAMES = ["e2m1", "e4m3", "e5m2", "int8", "e2m3", "e3m2"]
+    comptime NAMES = ["e2m1", "e4m3", "e5m2", "int8", "e2m3", "e3m2", "int16"]
     """The field's names for them."""
     comptime E2M1 = Self(0, 4, 2, 1, 1, 2, 0x7, 0, 0)
     comptime E4M3 = Self(1, 8, 4, 3, 7, 8, 0x7E, 0, 0x7F)
@@ -50,6 +51,8 @@ struct Element(Equatable, TrivialRegisterPassable, Writable):
     comptime INT8 = Self(3, 8, 0, 6, 1, 0, 0x7F, 0, 0)
     comptime E2M3 = Self(4, 6, 2, 3, 1, 2, 0x1F, 0, 0)
     comptime E3M2 = Self(5, 6, 3, 2, 3, 4, 0x1F, 0, 0)
+    comptime INT16 = Self(6, 16, 0, 6, 1, 7, 0x4000, 0, 0)
+    """What activations become that are multiplied as two bytes each; of no format."""
 
     def name(self) -> String:
         """Returns the field's name for it."""

@@ -17,7 +17,7 @@ from inspect import signature
 from typing import Any, Literal, NamedTuple, get_args, overload
 
 from mx_kernels._core import levels
-from mx_kernels._core.checks import check_mode, format_named
+from mx_kernels._core.checks import check_integers, check_mode, format_named
 from mx_kernels._core.facts import (
     CDNA4,
     DEFAULT_FORMAT,
@@ -37,7 +37,7 @@ from mx_kernels._core.gates import GateOptions, check_gate, chosen_gate
 from mx_kernels._core.moved import renamed
 from mx_kernels._core.native import gpu_plans
 from mx_kernels._core.products import question
-from mx_kernels._core.protocol import ENCODED, KEPT
+from mx_kernels._core.protocol import ENCODED, INTEGERS, KEPT
 from mx_kernels.experts import grouped_linear, moe
 from mx_kernels.fused import gate_quantize, layer_norm_quantize, mlp, rms_norm_quantize
 from mx_kernels.hints import ActivationsName, Array, DeviceName, FormatName, GateName
@@ -375,6 +375,8 @@ def explain(
     if activations is None:
         activations = of_kind(right, 1) if op == "matmul" else activations_for(device, format)
     left = check_mode(activations, DEFAULT_ROUNDING)
+    if left.kind == INTEGERS:
+        check_integers(device, format)
     if op == "matmul":
         left = Mode(ENCODED, format_named(activations).code, left.scale_rule)
     block = right.k_multiple

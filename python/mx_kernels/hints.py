@@ -34,7 +34,7 @@ RowFormatName = Literal[
 """Formats whose blocks have a row each: what activations can be quantized to."""
 FormatName = Literal[RowFormatName, "fp8_block_2d"]
 """All formats, see `mx_kernels.quantize`."""
-ActivationsName = Literal[RowFormatName, "bf16"]
+ActivationsName = Literal[RowFormatName, "mxint16", "bf16"]
 """What activations are multiplied as, see `mx_kernels.linear`."""
 ScaleRule = Literal["floor", "even", "ceil", "rceil"]
 """How the scale of a block is chosen."""

@@ -45,7 +45,6 @@ from mx_kernels._core.checks import (
 from mx_kernels._core.facts import (
     DEFAULT_FORMAT,
     DEFAULT_ROUNDING,
-    KEPT_FLOATS,
     ceil_to,
     facts,
 )
@@ -335,10 +334,12 @@ def linear(
         scale_rule: how x is quantized: "floor", "even", "ceil" or "rceil".
         out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
         activations: what x is multiplied as: a format of `quantize` whose blocks have a row
-            each, so not "fp8_block_2d"; or "bf16", which takes no `scale_rule`. None is what the
-            device is best at without a loss that a language model shows, never four bits: by
-            weights of four or six bits "mxint8" on a CPU, "bf16" on an NVIDIA GPU and "mxfp6" on
-            gfx950; by eight bits on a GPU the weights' own format; by "nvfp4" "bf16".
+            each, so not "fp8_block_2d"; "bf16"; or on a CPU "mxint16", 16-bit integers (0.01 % of
+            error) by weights that are integers too: MXFP4, MXFP6, MXINT8 and NVFP4. Both take no
+            `scale_rule`. None is what the device is best at without a loss that a language model
+            shows, never four bits: by weights of four or six bits "mxint8" on a CPU, "bf16" on an
+            NVIDIA GPU and "mxfp6" on gfx950; by eight bits on a GPU the weights' own format; by
+            "nvfp4" "bf16".
         hadamard: how many neighbours of x are rotated together first, as in `quantize`, for
             weights that are rotated likewise. On a CPU while x is quantized; elsewhere, and where
             x stays floats, by torch before, to the same bits.
@@ -380,7 +381,7 @@ def _rotated_linear(x, w: MXTensor, bias, hadamard: int, rules: dict) -> AnyArra
     check_hadamard(hadamard, x, needs_kernel=False)
     check_operand(w, "w")
     mode = asked_or_best(rules["activations"], w)
-    is_quantized = mode != KEPT_FLOATS and x.is_cpu and not is_compiling()
+    is_quantized = mode in facts().formats and x.is_cpu and not is_compiling()
     if not is_quantized or watched(x, w.codes, w.scales, bias):
         return linear(rotated(x, hadamard), w, bias=bias, **rules)
     check_linear(x, w, bias, rules["scale_rule"], mode)

@@ -23,6 +23,7 @@ from cases import (
     BLOCK,
     DTYPES,
     FORMATS,
+    INTEGER_FORMATS,
     LAYOUTS,
     NUMPY_DTYPES,
     PAIRS,
@@ -34,7 +35,7 @@ from cases import (
     turns_under_every_scale,
 )
 from mx_kernels._core.facts import facts
-from mx_kernels._core.protocol import ENCODED, KEPT, NO_CODE, QUANTIZED
+from mx_kernels._core.protocol import ENCODED, INTEGERS, KEPT, NO_CODE, QUANTIZED
 from tests import artefacts
 from tests.cpu.emulated.image import Image
 
@@ -187,6 +188,9 @@ def left_sides(image, x, format):
     if format is None:
         yield "kept", (KEPT, x, 0, dtype, k, NO_CODE, 0)
         return
+    if format == "mxint16":
+        yield "integers", (INTEGERS, x, 0, dtype, k, NO_CODE, 0)
+        return
     code = facts().formats[format].code
     yield "quantized", (QUANTIZED, x, 0, dtype, k, code, facts().roundings["even"])
     q = mx.quantize(np.ascontiguousarray(x), format=format)
@@ -210,7 +214,9 @@ def add_product(image, rng, label, left, right, shape, scene):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_products(programs, tmp_path, rng, kind, shape):
     image, (m, n, k) = Image(), shape
-    for left_format, right_format in [*PAIRS, *((None, right) for right in FORMATS)]:
+    kept = [(None, right) for right in FORMATS]
+    wide = [("mxint16", right) for right in INTEGER_FORMATS if right in FORMATS]
+    for left_format, right_format in [*PAIRS, *kept, *wide]:
         for layout, (scene, (exponents, scales)) in itertools.product(LAYOUTS, RANGES.items()):
             dtype = str(rng.choice(DTYPES))
             x = image.place(some_activations(rng, m, k, dtype, exponents), shift=2)

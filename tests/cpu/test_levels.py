@@ -38,10 +38,14 @@ def add(values):
     digest.update(values.nan_to_num(nan=0.5).numpy().tobytes())
 
 
+def wide(w):
+    return ["mxint16"] if facts().formats[w.format].has_integers else []
+
+
 def add_products(x, plain):
     add(mx.dequantize(plain, dtype="float32"))
     for w in (plain, mx.preshuffle(plain), mx.preshuffle(plain, device="gfx950")):
-        for activations in (*FORMATS, "bf16"):
+        for activations in (*FORMATS, *wide(plain), "bf16"):
             y = mx.linear(x, w, out_dtype="float32", activations=activations)
             assert y.isfinite().any() and (y != 0).any()
             add(y)
@@ -66,7 +70,7 @@ def add_experts(x, w, down):
     sizes = torch.tensor([len(x) // 2, 0, len(x) - len(x) // 2]).int()
     ids = torch.randint(-1, 3, (len(x), 2))
     ids[:, 0].abs_()
-    for activations in (*FORMATS, "bf16"):
+    for activations in (*FORMATS, *wide(w), "bf16"):
         rules = {"activations": activations, "out_dtype": "float32"}
         add(mx.grouped_linear(x, w, sizes, **rules))
         for activation in ("swiglu_oai", "silu"):

@@ -331,7 +331,7 @@ def test_ranks_are_told_a_number_of_tokens(tokens):
         ExpertParallel(tokens=tokens)
 
 
-@pytest.mark.parametrize("wire", ["fp8_block_2d", "int4", None, "fp8"])
+@pytest.mark.parametrize("wire", ["fp8_block_2d", "mxint16", "int4", None, "fp8"])
 def test_tokens_travel_only_in_formats_whose_blocks_lie_in_a_row(wire):
     if wire in (None, "fp8"):
         assert ExpertParallel(wire=wire).wire == wire

@@ -8,6 +8,7 @@ import re
 from itertools import product
 from statistics import mean
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from mx_kernels._core import cuda as _cuda
 from mx_kernels._core import products as _products
 from mx_kernels._core.facts import KEPT_FLOATS, facts
 from mx_kernels._core.native import gpu_plans
+from mx_kernels.hints import RowFormatName
 
 MXFP4, KEPT = 0, -1
 PAIRS = cuda_tune.MXFP4, cuda_tune.KEPT, *cuda_tune.EIGHT_BITS
@@ -384,7 +386,7 @@ def test_each_product_gets_its_own_plan_and_the_memory_that_it_wants(monkeypatch
     cuda._devices[-1] = _cuda._Device(native, 7, plan_for)
     rows = facts().formats.values()
     for left, right, layout, m, k in product(
-        [KEPT_FLOATS, *facts().activations[:-1]], rows, facts().layouts.values(),
+        [KEPT_FLOATS, *get_args(RowFormatName)], rows, facts().layouts.values(),
         (1, 8, 9, 300), (32, 256, 288),
     ):  # fmt: skip
         mode = facts().modes[left, "even"]

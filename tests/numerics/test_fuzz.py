@@ -19,6 +19,7 @@ from cases import (
     ACTIVATIONS,
     DTYPES,
     FORMATS,
+    INTEGER_FORMATS,
     LAYOUTS,
     NUMPY_DTYPES,
     NVFP4_FORMATS,
@@ -395,11 +396,12 @@ class Drawn:
         q = mx_tensor(codes, scales, self.one_of(layouts), format)
         return self.one_of(OPERAND_VIEWS.values())(q), oracle.dequantize(codes, scales, format)
 
-    def rules(self):
-        """Draws what activations become; returns the arguments, and whether they fit."""
+    def rules(self, *formats):
+        """Draws what activations become; returns the arguments, and whether they fit weights."""
         mode, scale_rule = self.one_of(ACTIVATIONS), self.one_of(ROUNDINGS)
-        if mode == "bf16":
+        if mode in ("bf16", "mxint16"):
             fits = scale_rule == "even"
+            fits = fits and (mode == "bf16" or set(formats) <= set(INTEGER_FORMATS))
         else:
             fits = scale_rule in RULES[oracle.FORMATS[mode].scale]
         rules = {"activations": mode, "scale_rule": scale_rule, "out_dtype": self.one_of(DTYPES)}
@@ -423,6 +425,8 @@ def multiplied_as(values, mode, scale_rule):
     """Returns what activations [rows, K] become before they are multiplied."""
     if mode == "bf16":
         return oracle.round_to(values, "bfloat16")
+    if mode == "mxint16":
+        return oracle.round_to_mxint16(values)
     return oracle.dequantize(*oracle.quantize(values, scale_rule, mode), mode)
 
 
@@ -471,9 +475,10 @@ def multiplied(drawn):
 
 def linear(drawn):
     shape, k, n = drawn.shape(), drawn.one_of(LENGTHS), drawn.one_of(WIDTHS)
-    rules, fits = drawn.rules()
+    format = drawn.one_of(oracle.FORMATS)
+    rules, fits = drawn.rules(format)
     x, values = drawn.floats(*shape, k)
-    w, w_values = drawn.coded(n, k, format=drawn.one_of(oracle.FORMATS), layouts=LAYOUTS)
+    w, w_values = drawn.coded(n, k, format=format, layouts=LAYOUTS)
     bias, added = drawn.bias(n)
     wrong = drawn.rng.random() < 0.1
     if wrong:
@@ -490,9 +495,10 @@ def linear(drawn):
 def grouped(drawn):
     count, k, n = drawn.one_of([1, 2, 5]), drawn.one_of(LENGTHS), drawn.one_of(WIDTHS)
     sizes = drawn.rng.integers(0, 9, count).astype(np.int32)
-    rules, fits = drawn.rules()
+    format = drawn.one_of(oracle.FORMATS)
+    rules, fits = drawn.rules(format)
     x, values = drawn.floats(int(sizes.sum()) + drawn.one_of([0, 0, 3]), k)
-    w, w_values = drawn.coded(count, n, k, format=drawn.one_of(oracle.FORMATS), layouts=LAYOUTS)
+    w, w_values = drawn.coded(count, n, k, format=format, layouts=LAYOUTS)
     bias, added = drawn.bias(count, n)
     wrong = drawn.rng.random() < 0.1
     given, _ = drawn.integers(sizes - 9 if wrong else sizes)
@@ -513,7 +519,7 @@ def mixed(drawn):
     count, width, inner = drawn.one_of([1, 3]), drawn.one_of([32, 96]), drawn.one_of([32, 64])
     tokens, slots = drawn.one_of([0, 1, 5, 17]), drawn.one_of([1, 2, 3])
     formats = [drawn.one_of(oracle.FORMATS) for _ in range(2)]
-    rules, fits = drawn.rules()
+    rules, fits = drawn.rules(*formats)
     gate = {"hidden_act": drawn.one_of(["swiglu_oai", "silu"])}
     if drawn.rng.random() < 0.3:
         gate |= drawn.one_of([{"limit": 1.0}, {"alpha": 3.0}, {"limit": 2, "alpha": 0.5}])

@@ -281,6 +281,21 @@ def quantize(x, scale_rule: str = "even", format: str = "mxfp4", tensor_scale=No
     return pack(codes, kind.element.bits), np.where(is_nan, NAN_SCALE, scales).astype(np.uint8)
 
 
+def round_to_mxint16(x):
+    """Returns values [..., K] as 16-bit integers under powers of two, one a block.
+
+    A block's unit is 2**-13 of the power of two that its largest magnitude has reached, so that
+    integers are at most 2**14; it is no less than an E8M0 scale's 2**-6.
+    """
+    x = np.asarray(x, np.float64)
+    blocks = x.reshape(*x.shape[:-1], x.shape[-1] // BLOCK, BLOCK)
+    is_nan = ~np.isfinite(blocks).all(-1, keepdims=True)
+    blocks = np.where(is_nan, 0.0, blocks)
+    exponent = np.frexp(abs(blocks).max(-1, keepdims=True))[1] - 1
+    unit = 2.0 ** np.maximum(exponent - 13, -BIAS - 6)
+    return np.where(is_nan, np.nan, np.rint(blocks / unit) * unit).reshape(x.shape)
+
+
 def float_scale(amax, scale_rule: str, element: Element):
     """Returns the float32 scale of blocks with these largest magnitudes, as float64."""
     amax = np.asarray(amax, np.float64)

@@ -14,7 +14,7 @@ import torch
 
 from mx_kernels._core import builds, native
 from mx_kernels._core.facts import facts
-from mx_kernels._core.protocol import ENCODED, KEPT, NO_CODE, QUANTIZED
+from mx_kernels._core.protocol import ENCODED, INTEGERS, KEPT, NO_CODE, QUANTIZED
 from tests.tiers import deep
 
 pytestmark = pytest.mark.compiles
@@ -39,7 +39,7 @@ torch.manual_seed(0)
 x, floats = torch.randn(5, 64), torch.randn(3, 64, 64)
 results = {"first": mx.linear(x, mx.quantize(floats[0]), activations="mxint8")}
 say_parts()
-modes = facts().activations
+modes = [mode for mode in facts().activations if mode != "mxint16"]
 formats = "mxfp4", "fp8_block_2d"
 weights = {name: mx.quantize(floats, format=name).preshuffle() for name in formats}
 sizes = torch.tensor([2, 0, 3], dtype=torch.int32)
@@ -57,6 +57,7 @@ for mode in modes:
         results[name, mode] = mx.linear(x, w[0], activations=mode)
         results["grouped", name, mode] = mx.grouped_linear(x, w, sizes, activations=mode)
 layers({name: name for name in formats})
+results["mxint16"] = mx.linear(x, weights["mxfp4"][0], activations="mxint16")
 say_parts()
 if not (cache / whole.name).exists():
     shutil.copytree(whole, cache / whole.name)
@@ -75,11 +76,14 @@ def test_every_format_has_a_part_and_two_formats_need_the_whole(monkeypatch):
     monkeypatch.setattr(native, "load_extension", lambda e: found.append(e.file_name))
     for right in formats.values():
         parts._of(KEPT, NO_CODE, right.code)
+        if right.has_integers:
+            parts._of(INTEGERS, NO_CODE, right.code)
         for left in formats.values():
             for kind in (QUANTIZED, ENCODED):
                 parts._of(kind, left.code, right.code)
     floats = {part(2, code) for code in range(len(formats))}
-    integers = {part(1, formats[name].code) for name in ("mxfp4", "mxfp6", "mxint8", "nvfp4")}
+    of_integers = [formats[name].code for name in ("mxfp4", "mxfp6", "mxint8", "nvfp4")]
+    integers = {part(kernel, code) for kernel in (1, 3) for code in of_integers}
     assert formats["mxfp4"].code == 0, "what is compiled beside the first part"
     assert set(found) == {f"{name}.so" for name in floats | integers}
     assert len(found) == len(set(found)), "each is loaded once"
@@ -106,7 +110,7 @@ def test_parts_are_compiled_when_they_are_needed_and_give_the_bits_of_the_whole(
     assert first == [base, integers]
     formats = facts().formats
     floats = [part(2, formats[name].code) for name in ("mxfp4", "fp8_block_2d")]
-    assert products == sorted([base, integers, *floats])
+    assert products == sorted([base, integers, part(3, 0), *floats])
     assert every == sorted([NAME, *products])
 
     expected = tmp_path / "expected.pt"

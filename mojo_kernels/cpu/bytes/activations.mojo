@@ -36,12 +36,15 @@ from ...operands import Bytes, Flat, Matrix, Operand, beyond
 from ..block_order import BlockOrder, Decoding, GroupLimits, RowGroups
 from ..e4m3_scales import BYTE_HALVINGS, products_by_word
 from ..encode import (
+    DIGIT_BITS,
+    Digits,
     E4M3Scales,
     E4M3_SCALES,
     EncodedBlock,
     FloatScaledBlock,
     carry_of,
     encode_block,
+    encode_digits,
 )
 from ..quantize import groups_per_task
 from ..ranges import RangeWork, RowRange, RowSources
@@ -97,6 +100,8 @@ struct ExpandedRows(TrivialRegisterPassable):
     """M and k."""
     var decoding: Decoding
     """What it takes to decode the weights, which decides how rows are cut."""
+    var digits: Int
+    """Blocks of bytes that stand for a block, one after the other, see `encode_digits`."""
     var groups: RowGroups
     """How the rows are cut, those of one range."""
     var values: Flat[DType.int8]
@@ -120,9 +125,9 @@ struct ExpandedRows(TrivialRegisterPassable):
     """How many times the unit of the integers is halved from one."""
 
     @staticmethod
-    def num_bytes(shape: OperandShape, scales: ScaleKinds) -> Int:
+    def num_bytes(shape: OperandShape, digits: Int, scales: ScaleKinds) -> Int:
         """Returns the scratch memory that `carve` takes."""
-        var blocks = shape.rows * (shape.k // BLOCK)
+        var blocks = shape.rows * (shape.k // BLOCK) * digits
         return (
             padded[DType.int8](blocks * BLOCK)
             + 2 * padded[DType.uint32](blocks * scales.per_block())
@@ -136,15 +141,17 @@ struct ExpandedRows(TrivialRegisterPassable):
     def carve(
         shape: OperandShape,
         decoding: Decoding,
+        digits: Int,
         unit_shift: Int,
         scales: ScaleKinds,
         mut scratch: Scratch,
     ) -> Self:
         """Takes room for `shape` from `scratch`."""
-        var blocks = shape.rows * (shape.k // BLOCK)
+        var blocks = shape.rows * (shape.k // BLOCK) * digits
         return Self(
             shape,
             decoding,
+            digits,
             LIMITS.cut(shape.rows, decoding),
             scratch.carve[DType.int8](blocks * BLOCK),
             scratch.carve[DType.uint32](blocks * scales.per_block()),
@@ -160,10 +167,11 @@ struct ExpandedRows(TrivialRegisterPassable):
     @no_inline
     def of_range(self, rows: RowRange) -> Self:
         """Returns a range of the rows, cut for itself."""
-        var first_block = rows.first * (self.shape.k // BLOCK)
+        var first_block = rows.first * (self.shape.k // BLOCK) * self.digits
         return Self(
             OperandShape(rows.count, self.shape.k),
             self.decoding,
+            self.digits,
             LIMITS.cut(rows.count, self.decoding),
             beyond(self.values, first_block * BLOCK),
             beyond(self.exponents, first_block * self.per_block),
@@ -183,16 +191,16 @@ struct ExpandedRows(TrivialRegisterPassable):
 
     @always_inline
     def put[
-        left: Format, right: Element, scales: ScaleKinds
+        left: Format, right: Element, scales: ScaleKinds, doublings: Int
     ](self, index: Int, encoded: EncodedBlock[left]):
-        """Stores one encoded block at its place."""
+        """Stores one encoded block at its place, its unit doubled some times."""
         var codes = rebind[SIMD[DType.uint8, BLOCK]](encoded.codes)
         self.put_codes[left.element, right, scales](index, codes)
 
         # A block of zeros may have any scale; the product must only be finite.
         comptime BESIDE_HALVED = scales.product() == ScaleProduct.BESIDE_POWERS
         comptime DOUBLINGS = HALVED_DOUBLINGS if BESIDE_HALVED else 0
-        comptime UNIT_BIAS = UInt32(E8M0_BIAS + unit_shift[left.element]() - DOUBLINGS)
+        comptime UNIT_BIAS = UInt32(E8M0_BIAS + unit_shift[left.element]() - DOUBLINGS - doublings)
         var field = (encoded.scale.cast[DType.uint32]() - UNIT_BIAS) << F32_MANTISSA_BITS
         comptime OF_ONE = UInt32(DOUBLINGS << F32_MANTISSA_BITS)
         var exponent = field if encoded.any() else OF_ONE
@@ -286,13 +294,11 @@ trait BlockSource(TrivialRegisterPassable):
     """Where encoded blocks of activations come from."""
 
     comptime format: Format
+    comptime DIGITS: Int
+    """Blocks that stand for one."""
 
-    def shape(self) -> OperandShape:
-        """Returns M and k."""
-        ...
-
-    def block(self, row: Int, block: Int) -> EncodedBlock[Self.format]:
-        """Returns one encoded block."""
+    def digits(self, row: Int, block: Int) -> Array[EncodedBlock[Self.format], Self.DIGITS]:
+        """Returns one encoded block, or its digits, high ones first."""
         ...
 
 
@@ -301,6 +307,7 @@ struct QuantizedOnTheFly[left: Format, dtype: DType](BlockSource):
     """Floats that are encoded block by block: the fused quantizer."""
 
     comptime format = Self.left
+    comptime DIGITS = 1
 
     var x: Matrix[Self.dtype]
     """The activations, [M, k]."""
@@ -308,18 +315,31 @@ struct QuantizedOnTheFly[left: Format, dtype: DType](BlockSource):
     """The scale rule."""
 
     @always_inline
-    def shape(self) -> OperandShape:
-        """Returns M and k."""
-        return OperandShape(Int(self.x.dim[0]()), Int(self.x.dim[1]()))
-
-    @always_inline
-    def block(self, row: Int, block: Int) -> EncodedBlock[Self.format]:
+    def digits(self, row: Int, block: Int) -> Array[EncodedBlock[Self.format], 1]:
         """Returns one encoded block."""
         comptime K = Self.left.block_k
-        return encode_block[Self.left, Self.dtype](
-            self.x.load[width=K, alignment=1](Coord(row, block * K)),
-            carry_of[Self.left, Self.dtype](self.rounding),
+        return Array[EncodedBlock[Self.format], 1](
+            fill=encode_block[Self.left, Self.dtype](
+                self.x.load[width=K, alignment=1](Coord(row, block * K)),
+                carry_of[Self.left, Self.dtype](self.rounding),
+            )
         )
+
+
+@fieldwise_init
+struct IntegersOnTheFly[dtype: DType](BlockSource):
+    """Floats that are rounded to 16-bit integers, block by block."""
+
+    comptime format = Format.MXINT8
+    comptime DIGITS = 2
+
+    var x: Matrix[Self.dtype]
+    """The activations, [M, k]."""
+
+    @always_inline
+    def digits(self, row: Int, block: Int) -> Digits:
+        """Returns the digits of one block."""
+        return encode_digits(self.x.load[width=BLOCK, alignment=1](Coord(row, block * BLOCK)))
 
 
 @fieldwise_init
@@ -327,21 +347,19 @@ struct Prequantized[left: Format](BlockSource):
     """An operand that is already encoded."""
 
     comptime format = Self.left
+    comptime DIGITS = 1
 
     var operand: Operand[Plain, Self.left]
     """The operand, [M, k]."""
 
     @always_inline
-    def shape(self) -> OperandShape:
-        """Returns M and k."""
-        return self.operand.shape
-
-    @always_inline
-    def block(self, row: Int, block: Int) -> EncodedBlock[Self.format]:
+    def digits(self, row: Int, block: Int) -> Array[EncodedBlock[Self.format], 1]:
         """Returns one encoded block."""
         comptime BYTES = Self.left.block_bytes()
-        return EncodedBlock[Self.left].of_packed(
-            self.operand.codes_of[BYTES](row, block * BYTES), self.operand.scale(row, block)
+        return Array[EncodedBlock[Self.format], 1](
+            fill=EncodedBlock[Self.left].of_packed(
+                self.operand.codes_of[BYTES](row, block * BYTES), self.operand.scale(row, block)
+            )
         )
 
 
@@ -384,11 +402,17 @@ struct ExpandGroups[Source: BlockSource, right: Format](RangeWork):
             if block % STRETCH_BLOCKS == 0:
                 index = order.of_group(group, block)
             for row in range(num_rows):
-                var encoded = self.source.block(sources[row], block)
-                comptime SCALES = ScaleKinds.of(Self.Source.format, Self.right)
-                part.put[Self.Source.format, Self.right.element, SCALES](index, encoded)
-                if encoded.any() or encoded.is_nan():
-                    windows[row] = windows[row].including(_half_scale(encoded))
+                comptime LEFT = Self.Source.format
+                comptime SCALES = ScaleKinds.of(LEFT, Self.right)
+                comptime DIGITS = Self.Source.DIGITS
+                var digits = self.source.digits(sources[row], block)
+                comptime for i in range(DIGITS):
+                    comptime DOUBLINGS = (DIGITS - 1 - i) * DIGIT_BITS
+                    part.put[LEFT, Self.right.element, SCALES, DOUBLINGS](
+                        index * DIGITS + i, digits[i]
+                    )
+                    if digits[i].any() or digits[i].is_nan():
+                        windows[row] = windows[row].including(_half_scale(digits[i]))
                 index += 1
         for row in range(num_rows):
             part.windows.put(first_row + row, windows[row])

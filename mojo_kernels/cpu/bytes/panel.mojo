@@ -13,6 +13,7 @@ floats, exactly, and the product of both tensor scales multiplies the sum over K
 from layout import Coord
 from std.collections import Array
 from std.memory import bitcast
+from std.sys._assembly import inlined_assembly
 from std.sys.intrinsics import llvm_intrinsic
 
 from ...layouts import OperandShape
@@ -24,6 +25,7 @@ from ...numbers.scales import E8M0_BIAS, E8M0_NAN, FLOAT32_NAN, Scale, decode_sc
 from ...operands import Tiles, on_stack
 from ..block_order import RowGroups
 from ..e4m3_scales import E4M3Stretch
+from ..encode import DIGIT_BITS
 from ..ranges import RowRange
 from ..panel import DecodedStretch, GroupSums, PANEL_TILES, PanelPart, PanelProduct, WeightPanel
 from ..vectors import BLOCK, LANES, STEP_BYTES, Sums, Words, add_exact_product
@@ -48,6 +50,8 @@ trait ByteSource(TrivialRegisterPassable):
 
     comptime Codes: TrivialRegisterPassable
     """What stands for the codes of a tile in one block."""
+    comptime IS_STORED: Bool
+    """Whether the bytes are in memory."""
 
     def codes(self, tile: Int, block: Int) -> Self.Codes:
         """Returns the codes of tile `tile` of the panel."""
@@ -69,6 +73,7 @@ struct _DirectBytes[Weights: WeightTiles, scales: ScaleKinds, takes_bytes: Bool 
     """Weights that are decoded in registers each time they are loaded."""
 
     comptime Codes = Self.Weights.Codes
+    comptime IS_STORED = False
 
     var panel: WeightPanel[Self.Weights]
     var e4m3: _E4M3Scales[Self.scales]
@@ -114,6 +119,7 @@ struct DecodedBytes[kinds: ScaleKinds](ByteSource, DecodedStretch):
 
     comptime Codes = Int
     """The number of the tile, counted block by block."""
+    comptime IS_STORED = True
     comptime TILES = STRETCH_BLOCKS * PANEL_TILES
 
     var stored: Tiles[DType.uint8, Self.TILES, VECTORS, STEP_BYTES]
@@ -175,6 +181,7 @@ def _broadcast_run(a: ExpandedRows, offset: Int) -> ActivationBytes:
 def _add_part[
     reach: Reach,
     scales: ScaleKinds,
+    digits: Int,
     num_rows: Int,
     num_tiles: Int,
     Source: ByteSource,
@@ -194,10 +201,14 @@ def _add_part[
         comptime for tile in range(num_tiles):
             codes[tile] = source.codes(first_tile + tile, block)
         comptime PARTS = scales.per_block()
-        comptime for k_part in range(PARTS):
+        comptime for step in range(digits * PARTS):
+            comptime digit, k_part = divmod(step, PARTS)
+            comptime if digit > 0 and Source.IS_STORED:
+                # Vectors that stay in registers for the next digit would be spilled.
+                inlined_assembly["", NoneType, constraints="~{memory}", has_side_effect=True]()
             var dots = Array[BlockDot[reach].Accumulator, NUM_SUMS](uninitialized=True)
             comptime for row in range(num_rows):
-                var at = (index + row) * PARTS + k_part
+                var at = ((index + row) * digits + digit) * PARTS + k_part
                 var start = BlockDot[reach].start(a.corrections.load[width=1](Coord(at)))
                 comptime for tile in range(num_tiles):
                     dots[row * num_tiles + tile] = start
@@ -209,7 +220,8 @@ def _add_part[
                 comptime for tile in range(num_tiles):
                     weights[tile] = source.bytes[vector](codes[tile])
                 comptime for row in range(num_rows):
-                    var run = _broadcast_run(a, index * BLOCK + (row * BLOCK + place_of(vector)))
+                    comptime in_block = (row * digits + digit) * BLOCK + place_of(vector)
+                    var run = _broadcast_run(a, index * digits * BLOCK + in_block)
                     comptime for tile in range(num_tiles):
                         comptime i = row * num_tiles + tile
                         dots[i] = BlockDot[reach].step(dots[i], weights[tile], run)
@@ -218,7 +230,8 @@ def _add_part[
                 var unit_scales = source.unit_scales[k_part](first_tile + tile, block)
                 comptime for row in range(num_rows):
                     comptime i = row * num_tiles + tile
-                    var of_row = a.exponents.load[width=1](Coord((index + row) * PARTS + k_part))
+                    var at = ((index + row) * digits + digit) * PARTS + k_part
+                    var of_row = a.exponents.load[width=1](Coord(at))
                     var scale = _product_of_scales[product](a, unit_scales, of_row)
                     var dot = BlockDot[reach].finish(dots[i]).cast[DType.float32]()
                     total.put[i](add_exact_product(dot, scale, total.get[i]()))
@@ -257,8 +270,13 @@ comptime ONE_WINDOW = ScaleWindow(E8M0_BIAS, E8M0_BIAS)
 """The window of a factor of one."""
 
 
+def _weight[digits: Int, digit: Int]() -> Float64:
+    """Returns what a digit counts, high ones first."""
+    return Float64(1 << ((digits - 1 - digit) * DIGIT_BITS))
+
+
 @fieldwise_init
-struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
+struct ByteProduct[reach: Reach, scales: ScaleKinds, digits: Int](PanelProduct):
     """Activations as integers."""
 
     comptime LIMITS = LIMITS
@@ -299,7 +317,7 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
     @always_inline
     def row_bytes(self) -> Int:
         """Returns the bytes that a row of activations takes."""
-        return self.a.shape.k
+        return self.a.shape.k * Self.digits
 
     @always_inline
     def add[
@@ -324,7 +342,9 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
         num_rows: Int, takes_bytes: Bool, product: ScaleProduct, Weights: WeightTiles
     ](self, part: PanelPart, tile: Int, panel: WeightPanel[Weights], e4m3: Self.Scales):
         var source = _DirectBytes[scales=Self.scales, takes_bytes=takes_bytes](panel, e4m3)
-        _add_part[Self.reach, Self.scales, num_rows, 1, product=product](self.a, part, tile, source)
+        _add_part[Self.reach, Self.scales, Self.digits, num_rows, 1, product=product](
+            self.a, part, tile, source
+        )
 
     @always_inline
     def add_decoded[num_rows: Int](self, part: PanelPart, decoded: Self.Decoded):
@@ -340,7 +360,7 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
     ](self, part: PanelPart, decoded: Self.Decoded):
         comptime TILES = LIMITS.tiles
         for tile in range(0, PANEL_TILES, TILES):
-            _add_part[Self.reach, Self.scales, num_rows, TILES, product=product](
+            _add_part[Self.reach, Self.scales, Self.digits, num_rows, TILES, product=product](
                 self.a, part, tile, decoded
             )
 
@@ -374,7 +394,7 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
         A block's sum of products of integers is below 2**BLOCK_BITS. E4M3 scales are regular, and
         windows are those of the tensor scales beside them.
         """
-        comptime BLOCK_BITS = 20
+        comptime BLOCK_BITS = 20 + (Self.digits - 1) * DIGIT_BITS
         comptime NUM_BLOCKS_BITS = 32
         comptime HALVINGS = unit_shift[format.element]() - 1
         var halves = weights
@@ -413,19 +433,20 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
         var units = Float64(1) / Float64(1 << (self.a.unit_shift + RIGHT_SHIFT))
         var total = SIMD[DType.float64, LANES](0)
         for block in range(self.a.shape.k // BLOCK):
-            var index = self.a.order().index(row, block)
             var codes = tiles.codes(tile, block)
-            var dots = BlockDot[Self.reach].start(self.a.corrections.load[width=1](Coord(index)))
-            comptime for vector in range(VECTORS):
-                dots = BlockDot[Self.reach].step(
-                    dots,
-                    weight_bytes[vector](tiles, codes),
-                    _broadcast_run(self.a, index * BLOCK + place_of(vector)),
-                )
-            var a_scale = decode_scale[1](self.a.scales.load[width=1](Coord(index)))
             var b_scales = decode_scale(tiles.scales(tile, block).cast[DType.uint8]())
-            var values = BlockDot[Self.reach].finish(dots).cast[DType.float64]() * units
-            total += values * (b_scales * a_scale)
+            comptime for digit in range(Self.digits):
+                var at = self._place(row, block, digit)
+                var dots = BlockDot[Self.reach].start(self.a.corrections.load[width=1](Coord(at)))
+                comptime for vector in range(VECTORS):
+                    dots = BlockDot[Self.reach].step(
+                        dots,
+                        weight_bytes[vector](tiles, codes),
+                        _broadcast_run(self.a, at * BLOCK + place_of(vector)),
+                    )
+                var a_scale = decode_scale[1](self.a.scales.load[width=1](Coord(at)))
+                var values = BlockDot[Self.reach].finish(dots).cast[DType.float64]() * units
+                total += values * (b_scales * a_scale) * _weight[Self.digits, digit]()
         return total.cast[DType.float32]()
 
     def _scaled_sum_in_float64[
@@ -445,9 +466,10 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
         comptime if Self.scales.right:
             column_scales = float64_scales[Weights.format.scale](tiles.scales(tile, 0))
         for block in range(self.a.shape.k // BLOCK):
-            var index = self.a.order().index(row, block)
             var codes = tiles.codes(tile, block)
-            comptime for part in range(PARTS):
+            comptime for step in range(Self.digits * PARTS):
+                comptime digit, part = divmod(step, PARTS)
+                var at = self._place(row, block, digit)
                 var values = F64(0)
                 comptime for vector in range(
                     part * VECTORS // PARTS, (part + 1) * VECTORS // PARTS
@@ -455,7 +477,7 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
                     var words = bitcast[DType.uint32, LANES](weight_bytes[vector](tiles, codes))
                     for byte in range(4):
                         var b = ((words >> UInt32(8 * byte)) & 0xFF).cast[DType.float64]() - OFFSET
-                        var place = index * BLOCK + place_of(vector) + byte
+                        var place = at * BLOCK + place_of(vector) + byte
                         var a = self.a.values.load[width=1](Coord(place)).cast[DType.float64]()
                         values += (
                             b * infinite_or_one(column_scales) * (a * infinite_or_one(row_scale))
@@ -466,9 +488,15 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds](PanelProduct):
                     b_scales = decode[Element.E4M3](words).cast[DType.float64]()
                 else:
                     b_scales = decode_scale(tiles.scales(tile, block).cast[DType.uint8]())
-                total += values * UNIT * (b_scales * self._unit_scale(index, part))
+                var a_scale = self._unit_scale(at, part) * _weight[Self.digits, digit]()
+                total += values * UNIT * (b_scales * a_scale)
         var sums = (total * column_scales * row_scale).cast[DType.float32]()
         return sums.eq(sums).select(sums, NAN)
+
+    @always_inline
+    def _place(self, row: Int, block: Int, digit: Int) -> Int:
+        """Returns where a digit of a block is."""
+        return self.a.order().index(row, block) * Self.digits + digit
 
     def _unit_scale(self, index: Int, part: Int) -> Float64:
         """Returns the scale of a block, or a part of it, times the unit of the integers."""

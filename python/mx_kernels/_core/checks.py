@@ -29,11 +29,13 @@ from mx_kernels._core.arrays import (
 from mx_kernels._core.facts import (
     DEFAULT_ROUNDING,
     KEPT_FLOATS,
+    WIDE_INTEGERS,
     Activation,
     Format,
     Layout,
     Mode,
     activations_for,
+    device_name,
     facts,
 )
 from mx_kernels._core.gates import GateOptions, check_gate
@@ -290,17 +292,35 @@ def check_mode(activations: str, scale_rule: str) -> Mode:
         raise ValueError(
             f"activations: got {activations!r}, expected {' or '.join(map(repr, known))}"
         )
-    if activations != KEPT_FLOATS:
+    if activations in facts().formats:
         check_rule(scale_rule, facts().formats[activations], f"activations={activations!r}")
+    why = "floats that are kept have no scales"
+    if activations == WIDE_INTEGERS:
+        why = "its scales have a rule of their own"
     raise ValueError(
-        f"scale_rule: got {scale_rule!r} with activations={activations!r}, expected none: floats "
-        "that are kept have no scales; leave it out"
+        f"scale_rule: got {scale_rule!r} with activations={activations!r}, expected none: {why}; "
+        "leave it out"
     )
 
 
 def asked_or_best(activations: str | None, w: MXTensor) -> str:
     """Returns the name of what activations become: None is what the device of `w` is best at."""
-    return activations_for(w.device, w._format) if activations is None else activations
+    if activations is None:
+        return activations_for(w.device, w._format)
+    if activations == WIDE_INTEGERS:
+        check_integers(w.device, w._format)
+    return activations
+
+
+def check_integers(device: str | torch.device, weights: str) -> None:
+    """Raises unless a device multiplies 16-bit integers by weights of a format."""
+    known = [name for name, row in facts().formats.items() if row.has_integers]
+    # What is on no device yet may come to a CPU.
+    if device_name(device) not in ("cpu", "meta") or weights not in known:
+        raise ValueError(
+            f"activations: got {WIDE_INTEGERS!r} by {weights!r} on {device}, expected weights of "
+            f"{' or '.join(map(repr, known))} on a CPU, or activations {KEPT_FLOATS!r}"
+        )
 
 
 def mode_rounding(activations: str, scale_rule: str) -> str:
@@ -387,6 +407,7 @@ def check_moe(  # noqa: PLR0917  as the operator has them
     _check_rows(x, "[T, H], a row for each token")
     _check_experts(w_gate_up, "w_gate_up", "[E, 2I, H]")
     _check_experts(w_down, "w_down", "[E, H, I]")
+    asked_or_best(activations, w_gate_up)
     mode, gate = check_mode(asked_or_best(activations, w_down), scale_rule), check_gate(options)
     for name, w in (("w_gate_up", w_gate_up), ("w_down", w_down)):
         check_together("x", x, name, w.codes)

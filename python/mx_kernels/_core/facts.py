@@ -26,11 +26,13 @@ import torch
 
 from mx_kernels._core.builds import NativeBuildError, troubles
 from mx_kernels._core.native import LoadLock, Parts, find_or_load
-from mx_kernels._core.protocol import KEPT, NO_CODE, QUANTIZED
+from mx_kernels._core.protocol import INTEGERS, KEPT, NO_CODE, QUANTIZED
 from mx_kernels.hints import ActivationsName, FloatName, FormatName, GateName, LayoutName, ScaleRule
 
 KEPT_FLOATS = "bf16"
 """The name of activations that stay floats, beside the names of the formats."""
+WIDE_INTEGERS = "mxint16"
+"""The name of activations that become 16-bit integers under E8M0 scales, on a CPU alone."""
 DEFAULT_FORMAT: FormatName = "mxfp4"
 CDNA4 = "gfx950"
 DEFAULT_ROUNDING: ScaleRule = "even"
@@ -51,6 +53,8 @@ class Format:
     element: str
     element_bits: int
     block_rows: int
+    has_integers: bool
+    """Whether codes are small integers, which a CPU multiplies as such."""
     block_k: int
     """More than any row has, where a block is a whole row."""
     k_multiple: int
@@ -235,13 +239,14 @@ class Facts:
         self.dtype_codes = {dtype: code for code, dtype in enumerate(self.torch_dtypes)}
         self.float_codes = self.dtypes | self.dtype_codes
         rows = [fmt for fmt in self.formats.values() if fmt.block_rows == 1]
-        self.activations = (*(fmt.name for fmt in rows), KEPT_FLOATS)
+        self.activations = (*(fmt.name for fmt in rows), WIDE_INTEGERS, KEPT_FLOATS)
         self.modes = {
             (fmt.name, scale_rule): Mode(QUANTIZED, fmt.code, self.roundings[scale_rule])
             for fmt in rows
             for scale_rule in fmt.roundings
         }
         self.modes[KEPT_FLOATS, DEFAULT_ROUNDING] = Mode(KEPT, NO_CODE, 0)
+        self.modes[WIDE_INTEGERS, DEFAULT_ROUNDING] = Mode(INTEGERS, NO_CODE, 0)
         self.team = 0 if _is_forked else _openmp_team()
 
     def float_bytes(self, dtype: int) -> int:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-KEPT, QUANTIZED, ENCODED = range(3)
-"""What the left side of a product is: floats as they are, floats to quantize, codes."""
+KEPT, QUANTIZED, ENCODED, INTEGERS = range(4)
+"""What the left side of a product is: floats as they are, to quantize, codes, or to 16 bits."""
 NO_CODE = -1
 """What stands for no format, and for the dtype of no bias."""
 

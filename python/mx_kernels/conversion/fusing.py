@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from mx_kernels._core.facts import KEPT_FLOATS, facts
+from mx_kernels._core.facts import facts
 from mx_kernels.conversion.layers import CARRIED_HOOKS
 from mx_kernels.conversion.report import FusedReport
 from mx_kernels.fused import MXMLP, MXNorm
@@ -183,7 +183,7 @@ def _obstacle_of_norm(layer, owner: str, norm, linears: list, names: tuple[str, 
     if len(rules) > 1:
         return "its readers differ in activations"
     ((activations, _),) = rules
-    if activations == KEPT_FLOATS:
+    if activations not in facts().formats:
         return "activations stay floats"
     if facts().formats[activations].block_rows > 1:
         return f"{activations} has blocks of several rows"

@@ -9,9 +9,11 @@ from max.dtype import DType
 from max.graph import DeviceRef, Dim, StaticDim, TensorValue
 
 from mx_kernels._core.arrays import show
-from mx_kernels._core.checks import check_mode
+from mx_kernels._core.checks import check_integers, check_mode
 from mx_kernels._core.facts import (
     CDNA4,
+    KEPT_FLOATS,
+    WIDE_INTEGERS,
     Format,
     Layout,
     activations_for,
@@ -74,6 +76,8 @@ def asked_or_best(activations: str | None, scale_rule: str, x: TensorValue, weig
 
 def check_formats(value: TensorValue, what: str, *names: str, of_experts: bool = False) -> None:
     """Raises unless the device of `value` has kernels for a format, or for a pair."""
+    if names[0] == WIDE_INTEGERS:
+        check_integers("cpu" if value.device == CPU_REF else _gpu_architecture(), names[-1])
     if is_on_cdna4(value):
         plans = gpu_plans()
         pairs = plans.expert_pairs_on_gfx950() if of_experts else plans.pairs_on_gfx950()

@@ -43,7 +43,7 @@ FLOAT_SCALED_PAIRS = [
 """Activations and weights of which some have float32 scales; by turns of `linear` and `matmul`."""
 MX_PAIRS = [
     *(("mxfp4", "mxfp8"), ("mxfp8", "mxfp4"), ("mxfp8_e5m2", "mxfp8_e5m2")),
-    *(("mxint8", "mxfp4"), ("mxint8", "mxint8")),
+    *(("mxint8", "mxfp4"), ("mxint8", "mxint8"), ("mxint16", "mxfp4")),
     *(("mxfp6", "mxfp4"), ("mxfp8", "mxfp6"), ("mxfp6_e3m2", "mxfp6_e3m2")),
 ]
 """Each MX format on both sides, and bytes of both kernels with codes of four bits."""

@@ -28,7 +28,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 from mx_kernels import ops
 from mx_kernels._core.checks import format_named
-from mx_kernels._core.facts import KEPT_FLOATS, facts
+from mx_kernels._core.facts import KEPT_FLOATS, WIDE_INTEGERS, facts
 from mx_kernels._core.storage import storage_of
 from mx_kernels.experts import MXExperts
 from mx_kernels.integrations.distributed.collectives import check_mesh
@@ -58,8 +58,9 @@ class ExpertParallel(ParallelStyle):
 
     def __init__(self, *, wire: str | None = None, tokens: int | None = None):
         super().__init__()
-        if wire is not None and wire not in facts().activations:
-            known = " or ".join(map(repr, facts().activations))
+        # What is rounded as it is multiplied has no codes to send.
+        if wire is not None and (wire not in facts().activations or wire == WIDE_INTEGERS):
+            known = " or ".join(repr(n) for n in facts().activations if n != WIDE_INTEGERS)
             raise ValueError(f"wire: got {wire!r}, expected {known}")
         self.wire = wire
         self.tokens = tokens
@@ -80,7 +81,8 @@ class ExpertParallel(ParallelStyle):
             raise TypeError(
                 f"ExpertParallel: got {type(module).__name__}, expected an MXExperts, once"
             )
-        wire = Wire(self.wire or module.activations, module.scale_rule)
+        said = self.wire or module.activations
+        wire = Wire(KEPT_FLOATS if said == WIDE_INTEGERS else said, module.scale_rule)
         if module.apply_router_weight_on_input and wire.name != KEPT_FLOATS:
             raise ValueError(
                 f"ExpertParallel: got experts with apply_router_weight_on_input and wire "
