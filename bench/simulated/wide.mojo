@@ -7,22 +7,13 @@ from std.os import abort
 from std.python import PythonObject
 
 from products import BF16, EVEN, Product
+from table import is_first
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, Visitor
-from mojo_kernels.cdna4.host.table import CHOICES, Sources
+from mojo_kernels.cdna4.host.table import CHOICES
 from mojo_kernels.cdna4.types import Formats, KEPT, ProductTypes, name_of
 from mojo_kernels.numbers.formats import Format
-
-
-def is_first[row: Int]() -> Bool:
-    """Says whether a row is for them alone, and none above launches the same kernels."""
-    comptime own = CHOICES[row]
-    comptime for i in range(row):
-        comptime choice = CHOICES[i]
-        comptime if choice.sources == Sources.WIDE and choice.plan.name() == own.plan.name():
-            return False
-    return own.sources == Sources.WIDE
 
 
 struct Wide(Catalogue):
@@ -35,7 +26,7 @@ struct Wide(Catalogue):
             comptime types = ProductTypes(formats, Optional(BF16), EVEN, BF16, None)
             comptime for i in range(len(CHOICES)):
                 comptime choice = CHOICES[i]
-                comptime if is_first[i]() and choice.plan.fits(types):
+                comptime if is_first[types, i]() and choice.plan.fits(types):
                     visitor.kernel[Product[types, choice.plan]](
                         String("linear_", name_of(left), "_", choice.plan.name())
                     )
