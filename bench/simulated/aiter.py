@@ -1,11 +1,12 @@
-"""AITER's FP4 matrix products: hand-written code objects, launched as AITER launches them.
+"""AITER's FP4 and FP8 matrix products: hand-written code objects, launched as AITER launches them.
 
 They are AMD's, found in AITER's repository under `hsa/gfx950`; this one has none of them. The
 environment variable AITER_HSA names that folder:
 
     f4gemm/f4gemm_bf16_per1x32Fp4_BpreShuffle_<rows>x<columns>.co      a tile of C a workgroup
+    fp8gemm_blockscale/fp8gemm_bf16_blockscale_BpreShuffle_<rows>x128.co
 
-Arguments are slots of 16 bytes, by name. A is plain, B and all scales are preshuffled as our
+Arguments are slots of 16 bytes, by name. A is plain, B and scales of FP4 are preshuffled as our
 `preshuffled_gfx950` layout stores them. With splits, bf16 atomics add to a D of zeros.
 """
 
@@ -35,6 +36,8 @@ TUNED = (
 CANDIDATES = 5
 EDGE = 32
 """Elements of area that cost as much as loading one row or column: a guess."""
+SCALE_BLOCK = 128
+"""Elements along K of a float scale of FP8, and rows of weights: the columns of a tile too."""
 _NAME = re.compile(r"f4gemm_bf16_per1x32Fp4_BpreShuffle_(\d+)x(\d+)")
 
 
@@ -133,3 +136,31 @@ def blank_arguments(m: int, n: int, k: int, log2_splits: int = 0) -> dict:
         return np.zeros(rows * k // 2, np.uint8), np.zeros(scale_rows * padded_blocks(k), np.uint8)
 
     return arguments(stored(m), stored(n), np.zeros((m, n), np.uint16), (m, n, k), log2_splits)
+
+
+def blockscale(rows: int) -> gfx950.Kernel:
+    """Returns the FP8 kernel with tiles of so many rows."""
+    name = f"fp8gemm_bf16_blockscale_BpreShuffle_{rows}x{SCALE_BLOCK}.co"
+    return _load(folder() / "fp8gemm_blockscale" / name)
+
+
+def blockscale_grid(rows: int, m: int, n: int, splits: int = 1) -> tuple[int, int]:
+    """Returns its workgroups for tiles of so many rows."""
+    return n // SCALE_BLOCK * splits, -(-m // rows)
+
+
+def blockscale_arguments(a, b, c: np.ndarray, sizes: tuple[int, int, int], splits: int = 1) -> dict:
+    """Returns the arguments of a launch of an FP8 kernel.
+
+    Args:
+        a: codes [M, K] and float32 scales [K / 128, M].
+        b: codes, preshuffled, and float32 scales [N / 128, K / 128].
+        c: receives A @ B^T, bfloat16 [M, N].
+        sizes: M, N and K.
+        splits: into how many parts K is cut.
+    """
+    m, n, k = sizes
+    counts = {"M": m, "Ndim": n, "K": k, "PA": k, "PB": k, "PC": 2 * n, "KS": splits,
+              "scale_m": m, "scale_n": n // SCALE_BLOCK, "scale_k": k // SCALE_BLOCK}  # fmt: skip
+    arrays = {"C": c, "A": a[0], "B": b[0], "SA": a[1], "SB": b[1], "BIAS": np.zeros(n, np.float32)}
+    return arrays | {name: np.uint32(count) for name, count in counts.items()}

@@ -19,7 +19,7 @@ from bench.report import Table
 from bench.rows import Origin
 from bench.shapes import Shape
 from bench.simulated import kernels, launches
-from bench.simulated.launches import BLOCK, zeros
+from bench.simulated.launches import BLOCK, Launch, zeros
 from bench.simulated.peaks import floors_us
 from bench.simulated.systems import executes_whole_grid
 from gfx950.timing.parameters import Machine
@@ -101,15 +101,21 @@ class EightBitOperands:
         return max(floors_us(machine, num_bytes, self.shape.flops, FLOPS_PER_CYCLE))
 
 
-def timed(left: str, shape: Shape, origin: Origin) -> ProductRow:
-    """Returns what the model says of the launch that the dispatch chooses."""
+def chosen(left: str, shape: Shape) -> tuple[str, Launch]:
+    """Returns what the dispatch chooses, and its launch."""
     plan = mx.explain(*shape, device="gfx950", op=mx.matmul, activations=left, format=RIGHT[left])
     operands, catalogue = EightBitOperands(shape, left), kernels.catalogue_of("eight_bits")
-    launch = launches.ours(catalogue, f"matmul_{left}_{plan.cut}", operands)
+    return plan.cut, launches.ours(catalogue, f"matmul_{left}_{plan.cut}", operands)
+
+
+def timed(left: str, shape: Shape, origin: Origin) -> ProductRow:
+    """Returns what the model says of the launch that the dispatch chooses."""
+    operands = EightBitOperands(shape, left)
+    cut, launch = chosen(left, shape)
     found = launch.profile(executes_whole_grid(shape))
     published = PUBLISHED.get(shape) if left == "fp8_block" else None
     return ProductRow(
-        left, *shape, plan.cut, found.time_us, found.variants["latency"],
+        left, *shape, cut, found.time_us, found.variants["latency"],
         operands.floor_us(found.machine), published, "model", origin.commit, origin.date,
     )  # fmt: skip
 

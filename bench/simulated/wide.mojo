@@ -8,10 +8,11 @@ from std.os import abort
 from std.python import PythonObject
 
 from products import BF16, EVEN, Product
+from table import is_first
 
 from mojo_kernels.bindings.catalogue import catalogue_module
 from mojo_kernels.cdna4.catalogue import Catalogue, Visitor
-from mojo_kernels.cdna4.host.table import CHOICES, Sources
+from mojo_kernels.cdna4.host.table import CHOICES
 from mojo_kernels.cdna4.types import Formats, KEPT, ProductTypes, name_of
 from mojo_kernels.numbers.formats import Format
 
@@ -20,16 +21,6 @@ comptime PAIRS = [
     Formats(Format.MXFP8, Format.MXFP4),
     Formats(KEPT, Format.NVFP4),
 ]
-
-
-def is_first[row: Int]() -> Bool:
-    """Says whether a row is for them alone, and none above launches the same kernels."""
-    comptime own = CHOICES[row]
-    comptime for i in range(row):
-        comptime choice = CHOICES[i]
-        comptime if choice.sources == Sources.WIDE and choice.plan.name() == own.plan.name():
-            return False
-    return own.sources == Sources.WIDE
 
 
 struct Wide(Catalogue):
@@ -44,7 +35,7 @@ struct Wide(Catalogue):
             comptime types = ProductTypes(formats, Optional(BF16), EVEN, BF16, None)
             comptime for row in range(len(CHOICES)):
                 comptime choice = CHOICES[row]
-                comptime if is_first[row]() and choice.plan.fits(types):
+                comptime if is_first[types, row]() and choice.plan.fits(types):
                     visitor.kernel[Product[types, choice.plan]](
                         String("linear_", name_of(named), "_", choice.plan.name())
                     )

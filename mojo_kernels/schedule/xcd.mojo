@@ -80,7 +80,8 @@ struct XcdColumns(TrivialRegisterPassable):
     """A grid of two dimensions, so that nothing divides: y counts rows, x columns.
 
     Where a column has several tiles, the grid's x extent is a multiple of the XCDs; what is
-    beyond the last column has no tile.
+    beyond the last column has no tile. Of fewer columns than XCDs each goes to several, so that
+    none idles.
     """
 
     var rows: Int
@@ -90,7 +91,8 @@ struct XcdColumns(TrivialRegisterPassable):
 
     def grid(self) -> Tuple[Int, Int]:
         """Returns the extents of the grid."""
-        return (align_up(self.columns, NUM_XCDS) if self.rows > 1 else self.columns, self.rows)
+        var fills_xcds = self.rows > 1 and self.columns >= NUM_XCDS
+        return (align_up(self.columns, NUM_XCDS) if fills_xcds else self.columns, self.rows)
 
     @staticmethod
     @always_inline

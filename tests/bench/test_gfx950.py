@@ -17,7 +17,7 @@ import mx_kernels as mx
 from bench import device, graph_timing, report, run
 from bench.rows import OURS, Origin, read_csv, write_csv
 from bench.shapes import Shape
-from bench.simulated import aiter, eight_bits, kept, kernels, launches, systems, tune
+from bench.simulated import aiter, eight_bits, kept, kernels, launches, systems, tune, tuned_tiles
 from bench.simulated import report as simulated
 from bench.simulated.catalogue import Catalogue
 from bench.simulated.launches import Launch, Operands, last_workgroup
@@ -359,7 +359,12 @@ def test_every_row_of_the_table_is_the_choice_of_a_class():
             {"shape": shape, "op": mx.matmul, "activations": "mxfp8", "format": "mxfp8"}
             for shape in shapes | products
         ),
-    ]
+        *(
+            {"shape": row.shape, "op": mx.matmul, "activations": "fp8_block",
+             "format": "fp8_block_2d"}
+            for row in read_csv(tuned_tiles.BLOCKSCALE, tuned_tiles.BlockscaleRow)
+        ),
+    ]  # fmt: skip
     plans = (mx.explain(*ask.pop("shape"), device="gfx950", **ask) for ask in asked)
     *rows, _ = gpu_plans().table_gfx950(())
     assert {(p.cut, p.reason) for p in plans} == {(row["cut"], row["reason"]) for row in rows}

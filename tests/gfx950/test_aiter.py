@@ -26,7 +26,7 @@ OVERWRITES = [aiter.Tile(*t) for t in ((256, 256), (192, 256), (224, 256), (128,
 """Tiles whose last column, if it is not whole, writes zeros into the next row."""
 FAMILIES = ("f4gemm", "fp8gemm_blockscale", "fmoe", "fmoe_2stages", "i8gemm", "bf16gemm")
 FP8_ROWS = (32, 48, 64, 80, 96, 128)
-FP8_BLOCK = 128
+FP8_BLOCK = aiter.SCALE_BLOCK
 FP8 = ml_dtypes.float8_e4m3fn
 
 
@@ -76,15 +76,10 @@ def test_block_scaled_fp8_is_truncated_to_bfloat16(rows):
     b_scales = rng.uniform(0.5, 2, (n // FP8_BLOCK, k // FP8_BLOCK)).astype(np.float32)
     shuffled = b.view(np.uint8).reshape(n // 16, 16, k // 32, 2, 16).transpose(0, 2, 3, 1, 4)
     c = np.zeros((m, n), ml_dtypes.bfloat16)
-    sizes = {"M": m, "Ndim": n, "K": k, "PA": k, "PB": k, "PC": 2 * n, "KS": 1,
-             "scale_m": m, "scale_n": n // FP8_BLOCK, "scale_k": k // FP8_BLOCK}  # fmt: skip
-    args = {"A": a.view(np.uint8), "B": np.ascontiguousarray(shuffled), "C": c, "SA": a_scales,
-            "SB": b_scales, "BIAS": np.zeros(n, np.float32)}  # fmt: skip
-    args |= {name: np.uint32(value) for name, value in sizes.items()}
-    kernel = gfx950.load(
-        aiter.folder() / f"fp8gemm_blockscale/fp8gemm_bf16_blockscale_BpreShuffle_{rows}x128.co"
-    )
-    result = gfx950.run(kernel, (n // FP8_BLOCK, 1), aiter.THREADS, args)
+    stored = (a.view(np.uint8), a_scales), (np.ascontiguousarray(shuffled), b_scales)
+    args = aiter.blockscale_arguments(*stored, c, (m, n, k))
+    grid = aiter.blockscale_grid(rows, m, n)
+    result = gfx950.run(aiter.blockscale(rows), grid, aiter.THREADS, args)
     blocks = [x.astype(np.float64).reshape(len(x), -1, FP8_BLOCK) for x in (a, b)]
     weights = np.repeat(b_scales.astype(np.float64), FP8_BLOCK, 0)
     reference = np.einsum("mbk,nbk,bm,nb->mn", *blocks, a_scales.astype(np.float64), weights)

@@ -1,9 +1,10 @@
 """Which rows of the table compute a product on CDNA4, and which shapes a layer of experts.
 
-The first row that covers (M, N, K) is taken. Of codes of less than eight bits that row competes
-with all that have costs (costs.mojo), and the cheapest is taken; floats become codes in a launch of
-their own where that and an interleaved kernel are expected to take less than the row of floats. No
-kernel depends on this file, nor on a cost: who launches is told what was chosen.
+The first row that covers (M, N, K) competes with all that have costs (costs.mojo), and the cheapest
+is taken. Floats become codes of four bits or six in a launch of their own where that and an
+interleaved kernel are expected to take less than the row of floats; of floats that are kept or
+rounded to eight bits the first row is taken. No kernel depends on this file, nor on a cost: who
+launches is told what was chosen.
 """
 
 from std.builtin.globals import global_constant
@@ -20,7 +21,7 @@ from .plan import Family
 from .table import ANY, CHOICES, Choice, Chosen, quantized_workspace
 
 comptime SHORT_K = 2048
-"""Up to which streaming kernels are not compared with others for more than a tile of rows."""
+"""Up to which streaming kernels of codes of four bits or six are not compared with others."""
 
 
 def choose(m: Int, n: Int, k: Int, types: ProductTypes) -> Chosen:
@@ -35,10 +36,11 @@ def row_of(m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
     """Returns the row of `CHOICES` for a launch."""
     ref table = global_constant[CHOICES]()
     var first = _first(m, n, k, types)
-    if not types.formats.multiply_at_once():
+    var is_quick = types.formats.multiply_at_once()
+    if types.x and not is_quick:
         return first
     var costs = materialize[Costs.TABLE]()
-    var is_short = m <= TILE or (k <= SHORT_K and not types.x)
+    var is_short = is_quick and (m <= TILE or (k <= SHORT_K and not types.x))
     var result, least = first, ANY
     for i in range(len(table)):
         ref choice = table[i]

@@ -1,4 +1,4 @@
-"""What a plan is expected to take for codes of four bits or six, in cycles of a compute unit.
+"""What a plan is expected to take for codes, in cycles of a compute unit.
 
 Of a product, compute units do as many rounds as its workgroups need. A round is
 
@@ -24,8 +24,6 @@ from ..ping_pong.shape import tile_cycles
 from ..types import Formats, ProductTypes, float_bytes
 from .plan import Family, Plan
 
-comptime MATRIX = 16
-"""Cycles of a matrix instruction of four-bit codes."""
 comptime HELD = 32 << 20
 """Bytes that all caches hold."""
 comptime CODES = 0
@@ -33,19 +31,22 @@ comptime CODES = 0
 
 
 @fieldwise_init
-struct BlockBytes(TrivialRegisterPassable):
-    """Bytes of a block and its scale, of either side."""
+struct BlockWork(TrivialRegisterPassable):
+    """What 32 elements along K are: bytes with their scale, of either side, and cycles."""
 
     var left: Int
     var right: Int
+    var matrix: Int
+    """Cycles of the matrix instruction of a tile of C, which takes four of them."""
+    var are_wide: Bool
+    """Whether codes have eight bits."""
 
     @staticmethod
     def of(formats: Formats) -> Self:
-        var left, right = formats.left, formats.right
         return Self(
-            left.packed_bytes(BLOCK) + left.scale.bytes,
-            right.packed_bytes(BLOCK) + right.scale.bytes,
-        )
+            _bytes_of_block(formats.left), _bytes_of_block(formats.right), tile_cycles(formats),
+            not formats.multiply_at_once(),
+        )  # fmt: skip
 
 
 @fieldwise_init
@@ -75,6 +76,8 @@ struct Costs(TrivialRegisterPassable):
     """Per cent, of an odd number, for which a wave loads more words of scales."""
     var interleaved_two: Int
     """Per cent, of two waves a SIMD, which meet more often than they help each other."""
+    var interleaved_wide: Int
+    """Per cent, of eight-bit codes."""
     var launch: Int
     """A launch that encodes floats."""
     var saved: Int
@@ -100,6 +103,8 @@ struct Costs(TrivialRegisterPassable):
     """Bytes, of several."""
     var streaming_floats: Int
     """Bytes, of more than two where they are floats."""
+    var streaming_wide: Int
+    """Bytes, of eight-bit codes."""
 
     comptime TABLE = Self(
         bytes=31,
@@ -114,6 +119,7 @@ struct Costs(TrivialRegisterPassable):
         interleaved_even=112,
         interleaved_odd=126,
         interleaved_two=120,
+        interleaved_wide=155,
         launch=3960,
         saved=600,
         quantize_least=3000,
@@ -128,13 +134,14 @@ struct Costs(TrivialRegisterPassable):
         streaming_low=27,
         streaming_high=22,
         streaming_floats=27,
+        streaming_wide=30,
     )
     """Those under which the table was measured, read off the timing model."""
 
     def of(self, plan: Plan, m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
-        """Returns the cycles of a plan for codes of four bits or six, or for floats."""
+        """Returns the cycles of a plan for codes, or for floats that become four bits or six."""
         var bytes = float_bytes(types.x.value()) if types.x else CODES
-        var blocks = BlockBytes.of(types.formats)
+        var blocks = BlockWork.of(types.formats)
         if plan.family == Family.PING_PONG:
             return self.of_ping_pong(plan.m_tiles, m, n, k, bytes, blocks)
         if plan.family == Family.STREAMING:
@@ -143,7 +150,7 @@ struct Costs(TrivialRegisterPassable):
         return before + self.of_interleaved(plan.interleaved, m, n, k, blocks)
 
     def of_interleaved(
-        self, shape: InterleavedShape, m: Int, n: Int, k: Int, blocks: BlockBytes
+        self, shape: InterleavedShape, m: Int, n: Int, k: Int, blocks: BlockWork
     ) -> Int:
         """Returns the cycles of an interleaved kernel."""
         var rows, columns = ceildiv(m, shape.rows()), ceildiv(n, shape.columns())
@@ -157,7 +164,7 @@ struct Costs(TrivialRegisterPassable):
         if rows == 1:
             var weights = shape.columns() * shape.stage_k() // BLOCK * blocks.right
             load = max(bytes // self.bytes_of_one, min(groups, CUS) * weights // self.bytes_of_all)
-        var multiply = tiles * shape.slices * MATRIX * self._per_cent(shape) // 100
+        var multiply = tiles * shape.slices * blocks.matrix * self._per_cent(shape) // 100
         var stages = shape.stages(k)
         var first = 2 * load + self.latency + 2 * shape.rows()
         var along_k = max(stages * load + multiply, stages * multiply + first)
@@ -165,14 +172,14 @@ struct Costs(TrivialRegisterPassable):
         var round = self.interleaved_ends + along_k + tiles * self.interleaved_tile + reduction
         return _rounds(groups) * round + self._write_back(2 * m * n * shape.splits)
 
-    def of_quantizing(self, m: Int, k: Int, float_bytes: Int, blocks: BlockBytes) -> Int:
+    def of_quantizing(self, m: Int, k: Int, float_bytes: Int, blocks: BlockWork) -> Int:
         """Returns the cycles of a launch that encodes floats, and what it has to save at least."""
         var bytes = m * k * float_bytes + m * (k // BLOCK) * blocks.left
         var runs = max(self.quantize_least, self.quantize_ends + bytes // self.copied)
         return self.launch + self.saved + runs
 
     def of_ping_pong(
-        self, m_tiles: Int, m: Int, n: Int, k: Int, float_bytes: Int, blocks: BlockBytes
+        self, m_tiles: Int, m: Int, n: Int, k: Int, float_bytes: Int, blocks: BlockWork
     ) -> Int:
         var rows, columns = ceildiv(m, rows_of(m_tiles)), ceildiv(n, COLUMNS)
         var begin = self.ping_pong_ends
@@ -183,36 +190,43 @@ struct Costs(TrivialRegisterPassable):
             )
         var bytes = (rows_of(m_tiles) * blocks.left + COLUMNS * blocks.right) * STAGE_BLOCKS
         var tiles = WAVES_M * m_tiles * N_TILES
-        var multiply = tiles * GROUP_TILES * MATRIX * self.ping_pong_per_cent // 100
+        var multiply = tiles * GROUP_TILES * blocks.matrix * self.ping_pong_per_cent // 100
         var round = begin + ceildiv(k, STAGE_BLOCKS * BLOCK) * max(bytes // self.bytes, multiply)
         return _rounds(rows * columns) * round + self._write_back(2 * m * n)
 
     def of_streaming(
-        self, shape: StreamingShape, m: Int, n: Int, k: Int, float_bytes: Int, blocks: BlockBytes
+        self, shape: StreamingShape, m: Int, n: Int, k: Int, float_bytes: Int, blocks: BlockWork
     ) -> Int:
         """Returns the cycles of a streaming kernel: its waves load for themselves, and add up."""
         var rows, columns = shape.m_tiles * TILE, shape.n_tiles * TILE
         var bytes_per_cycle = self.streaming_low if shape.m_tiles == 1 else self.streaming_high
-        var left_bytes = rows * blocks.left
+        if blocks.are_wide:
+            bytes_per_cycle = self.streaming_wide
+        var left_bytes = (min(m, rows) if blocks.are_wide else rows) * blocks.left
         if float_bytes != CODES:
             # Floats are most of what is loaded, and lie in rows.
             bytes_per_cycle = self.streaming_floats if shape.m_tiles > PAIR else self.bytes
             left_bytes = min(m, rows) * BLOCK * float_bytes
-        var num_blocks = k // BLOCK
+        var num_blocks, parts = k // BLOCK, 1
         if shape.splits > 1:
-            # Some waves have a chunk more than others.
+            # Some waves have a chunk more than others, some workgroups none.
             num_blocks = shape.chunks_per_wave(k) * shape.k_groups() * shape.k_tiles * TILE_BLOCKS
+            parts = ceildiv(k // BLOCK, num_blocks)
         var bytes = (left_bytes + columns * blocks.right) * num_blocks
         var load = bytes // bytes_per_cycle + (self.streaming_meets if shape.splits > 1 else 0)
         var grid = shape.grid(m, n)
-        var rounds = _rounds(grid.x * grid.y * grid.z)
+        var rounds = _rounds(grid.x * grid.y * parts)
         var reduction = self._reduction(shape.own_tiles(), shape.splits)
         var written = self._write_back(2 * m * n * shape.splits)
-        # Of two workgroups of a compute unit, one begins and ends while the other loads.
-        return self.streaming_ends + rounds * load + reduction + written
+        # Of two workgroups of a compute unit, one begins and ends while the other loads; of eight
+        # bits they do not help each other.
+        var ends = self.streaming_ends * (rounds if blocks.are_wide else 1)
+        return ends + rounds * load + reduction + written
 
     def _per_cent(self, shape: InterleavedShape) -> Int:
         """Returns how long a stage takes of what its matrix instructions do, in per cent."""
+        if shape.bits == 8:
+            return self.interleaved_wide
         if shape.waves > WAVES:
             return self.interleaved_two
         return self.interleaved_odd if shape.n_tiles % PAIR == 1 else self.interleaved_even
@@ -226,6 +240,11 @@ struct Costs(TrivialRegisterPassable):
     def _write_back(self, num_bytes: Int) -> Int:
         """Returns what follows the last round."""
         return min(num_bytes, HELD) // self.written_back
+
+
+def _bytes_of_block(format: Format) -> Int:
+    """Returns the bytes of 32 codes and of their share of a scale."""
+    return format.packed_bytes(BLOCK) + format.scale.bytes * BLOCK // format.block_k
 
 
 def _rounds(groups: Int) -> Int:

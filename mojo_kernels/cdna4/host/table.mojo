@@ -51,6 +51,8 @@ struct Sources(Equatable, TrivialRegisterPassable):
     """Of four bits, or six."""
     comptime WIDE = Self(False, False, True, True)
     """Of more bits, whose products take twice as long at least."""
+    comptime WIDE_FLOATS = Self(False, False, True, False)
+    """Of those, of `linear` only."""
     comptime WIDE_CODES = Self(False, False, False, True)
     """Of those, of `matmul` only."""
     comptime ALL = Self(True, True, True, True)
@@ -83,9 +85,11 @@ struct Choice(TrivialRegisterPassable):
         return self.plan.family == Family.INTERLEAVED and Bool(types.x)
 
     def has_cost(self, types: ProductTypes) -> Bool:
-        """Says whether the row competes by its cost for products of four-bit codes or floats."""
+        """Says whether the row competes by its cost; the last one is for what no other covers."""
         if types.x:
             return self.quantizes_first(types)
+        if not types.formats.multiply_at_once():
+            return self.sources.wide_codes and self.sources != Sources.ALL
         if self.plan.family == Family.STREAMING:
             return self.sources == CODES and self.plan.splits > 1
         return self.sources.codes
@@ -112,7 +116,8 @@ struct Choice(TrivialRegisterPassable):
 
 
 comptime FLOATS, CODES, BOTH = Sources.FLOATS, Sources.CODES, Sources.BOTH
-comptime WIDE, WIDE_CODES = Sources.WIDE, Sources.WIDE_CODES
+comptime WIDE, WIDE_FLOATS = Sources.WIDE, Sources.WIDE_FLOATS
+comptime WIDE_CODES = Sources.WIDE_CODES
 
 
 def _streaming(
@@ -153,18 +158,17 @@ def _interleaved(
     reason: StaticString,
     *,
     sources: Sources = BOTH,
-    max_k: Int = ANY,
     any_k: Bool = True,
     splits: Int = 1,
     waves: Int = WAVES,
 ) -> Choice:
-    """Returns a row with an interleaved kernel; `n_tiles` are those of a wave. Of more than four
-    bits, or with parts of K, it is for no more tiles than compute units."""
+    """Returns a row with an interleaved kernel; `n_tiles` are those of a wave. With parts of K, it
+    is for no more tiles than compute units."""
     var is_wide = sources == WIDE_CODES
-    var max_tiles = CUS // splits if splits > 1 or is_wide else ANY
+    var max_tiles = CUS // splits if splits > 1 else ANY
     var bits = 8 if is_wide else 4
     var plan = Plan.of(InterleavedShape(m_tiles, n_tiles, depth, splits, bits, waves))
-    return Choice(sources, ANY, max_k, max_tiles, any_k and not is_wide, plan, reason)
+    return Choice(sources, ANY, ANY, max_tiles, any_k and not is_wide, plan, reason)
 
 
 # fmt: off
@@ -177,8 +181,9 @@ comptime CHOICES = [
     _streaming(512, 4 * CUS, 2, 6, 2, "four chunks, many tiles: two waves share K", sources=FLOATS),
     # One tile of rows.
     _streaming(2048, CUS, 1, 1, 16, "K at once, a tile for each CU", max_m=16, up_front=True),
-    _streaming(1024, ANY, 1, 4, 8, "K is short, eight waves share it", sources=WIDE, max_m=16),
-    _streaming(1024, CUS, 2, 4, 8, "K is short, eight waves share it", sources=WIDE),
+    _streaming(1024, ANY, 1, 4, 8, "K is short, eight waves share it", sources=WIDE_FLOATS,
+        max_m=16),
+    _streaming(1024, CUS, 2, 4, 8, "K is short, eight waves share it", sources=WIDE_FLOATS),
     _streaming(ANY, 32, 1, 1, 8, "very few tiles: K is split", max_m=16, splits=4),
     _streaming(7168, CUS // 7, 1, 4, 8, "few tiles: K is split until each part fits at once",
         max_m=16, splits=7, up_front=True),
@@ -252,34 +257,49 @@ comptime CHOICES = [
     _ping_pong(ANY, CUS, 4, "a low tile for each CU, shared by eight waves"),
     _ping_pong(ANY, CUS, 8, "a tile for each CU, shared by eight waves"),
     _ping_pong(ANY, ANY, 8, "many tiles, shared by eight waves"),
-    # Eight bits and more: their tiles take more registers and LDS.
-    _streaming(ANY, 32, 1, 1, 8, "very few tiles: K is split", sources=WIDE, max_m=16, splits=4),
-    _streaming(ANY, CUS, 1, 1, 16, "sixteen waves share K", sources=WIDE_CODES, max_m=16),
-    _streaming(ANY, CUS, 1, 2, 8, "eight waves share K", sources=WIDE_CODES, max_m=16),
-    _streaming(ANY, 64, 1, 4, 8, "few tiles: K is split", sources=WIDE, max_m=16, splits=4),
+    # Eight bits and more: their tiles take more registers and LDS. Of floats the first row is taken.
+    _streaming(ANY, 32, 1, 1, 8, "very few tiles: K is split", sources=WIDE_FLOATS, max_m=16,
+        splits=4),
+    _streaming(ANY, 64, 1, 4, 8, "few tiles: K is split", sources=WIDE_FLOATS, max_m=16, splits=4),
     _streaming(ANY, ANY, 1, 4, 8, "eight waves share K", sources=WIDE, max_m=16),
-    _streaming(ANY, CUS, 2, 2, 8, "eight waves share K, a tile for each CU", sources=WIDE_CODES),
-    _streaming(ANY, 64, 2, 4, 8, "few larger tiles: K is split", sources=WIDE, splits=4),
-    _streaming(4096, CUS, 2, 4, 8, "eight waves share K, which is not long", sources=WIDE_CODES),
-    # Of those, codes: weights straight to registers.
-    _interleaved(4, 1, 4, "a small tile for each CU, K is not long", sources=WIDE_CODES,
-        max_k=4096),
-    _interleaved(4, 1, 4, "three CUs share K", sources=WIDE_CODES, splits=3),
-    _interleaved(4, 1, 4, "two CUs share K", sources=WIDE_CODES, splits=2),
-    _interleaved(4, 2, 4, "three CUs share K", sources=WIDE_CODES, splits=3),
-    _interleaved(4, 2, 4, "two CUs share K", sources=WIDE_CODES, splits=2),
-    _interleaved(4, 2, 4, "a tile for each CU", sources=WIDE_CODES),
-    _interleaved(6, 2, 4, "a larger tile for each CU", sources=WIDE_CODES),
-    _interleaved(8, 2, 4, "a square tile for each CU", sources=WIDE_CODES),
-    _interleaved(12, 2, 4, "a high tile for each CU", sources=WIDE_CODES),
-    _interleaved(8, 4, 3, "a wide tile for each CU", sources=WIDE_CODES),
-    _interleaved(10, 4, 3, "a wide and higher tile for each CU", sources=WIDE_CODES),
+    _streaming(ANY, 64, 2, 4, 8, "few larger tiles: K is split", sources=WIDE_FLOATS, splits=4),
     _streaming(ANY, CUS, 2, 4, 8, "eight waves share K, a larger tile for each CU", sources=WIDE),
-    _streaming(2048, 2 * CUS, 4, 8, 4, "K is short, large tiles", sources=WIDE, depth=2, sharers=4),
-    _streaming(ANY, CUS, 4, 8, 4, "a large tile for each CU", sources=WIDE, depth=2, sharers=4),
+    _streaming(2048, 2 * CUS, 4, 8, 4, "K is short, large tiles", sources=WIDE_FLOATS, depth=2,
+        sharers=4),
+    _streaming(ANY, CUS, 4, 8, 4, "a large tile for each CU", sources=WIDE_FLOATS, depth=2,
+        sharers=4),
+    # Of codes the cheapest is taken, with weights straight to registers or not; K is split until
+    # each CU has one workgroup or two.
+    _streaming(ANY, ANY, 1, 1, 16, "sixteen waves share K", sources=WIDE_CODES, max_m=16),
+    _streaming(ANY, ANY, 1, 2, 8, "eight waves share K", sources=WIDE_CODES, max_m=16),
+    _streaming(ANY, 64, 1, 1, 8, "very few tiles, eight CUs share K", sources=WIDE_CODES, splits=8),
+    _streaming(ANY, 64, 1, 4, 8, "a wide tile, eight CUs share K", sources=WIDE_CODES, splits=8),
+    _streaming(ANY, ANY, 2, 2, 8, "eight waves share K", sources=WIDE_CODES),
+    _streaming(ANY, 128, 2, 2, 8, "four CUs share K", sources=WIDE_CODES, splits=4),
+    _streaming(ANY, 64, 2, 2, 8, "eight CUs share K", sources=WIDE_CODES, splits=8),
+    _streaming(ANY, 128, 2, 4, 8, "a larger tile, four CUs share K", sources=WIDE_CODES, splits=4),
+    _streaming(ANY, 64, 2, 4, 8, "a larger tile, eight CUs share K", sources=WIDE_CODES, splits=8),
+    _interleaved(4, 1, 4, "a small tile", sources=WIDE_CODES),
+    _interleaved(4, 1, 4, "a small tile, two CUs share K", sources=WIDE_CODES, splits=2),
+    _interleaved(4, 1, 4, "a small tile, three CUs share K", sources=WIDE_CODES, splits=3),
+    _interleaved(4, 1, 4, "a small tile, four CUs share K", sources=WIDE_CODES, splits=4),
+    _interleaved(4, 2, 4, "a low tile", sources=WIDE_CODES),
+    _interleaved(4, 2, 4, "a low tile, two CUs share K", sources=WIDE_CODES, splits=2),
+    _interleaved(4, 2, 4, "a low tile, three CUs share K", sources=WIDE_CODES, splits=3),
+    _interleaved(6, 2, 4, "a low tile of more rows", sources=WIDE_CODES),
+    _interleaved(6, 2, 4, "a low tile of more rows, two CUs share K", sources=WIDE_CODES, splits=2),
+    _interleaved(6, 2, 4, "a low tile of more rows, three CUs share K", sources=WIDE_CODES,
+        splits=3),
+    _interleaved(6, 2, 4, "a low tile of more rows, four CUs share K", sources=WIDE_CODES,
+        splits=4),
+    _interleaved(8, 2, 4, "a square tile", sources=WIDE_CODES),
+    _interleaved(8, 2, 4, "a square tile, two CUs share K", sources=WIDE_CODES, splits=2),
+    _interleaved(12, 2, 4, "a high tile", sources=WIDE_CODES),
+    _interleaved(8, 4, 3, "a wide tile", sources=WIDE_CODES),
+    _interleaved(10, 4, 3, "a wide and higher tile", sources=WIDE_CODES),
     _ping_pong(ANY, CUS, 4, "a low tile for each CU, shared by eight waves", sources=WIDE),
     _ping_pong(ANY, ANY, 8, "many tiles, shared by eight waves", sources=WIDE),
-    _ping_pong(ANY, ANY, 4, "many low tiles, of floats that are kept", sources=WIDE),
+    _ping_pong(ANY, ANY, 4, "many low tiles, of floats that are kept", sources=WIDE_FLOATS),
     _streaming(ANY, ANY, 4, 8, 4, "more rows or wider floats than ping-pong kernels take",
         sources=Sources.ALL, depth=2, sharers=4)
 ]
@@ -350,19 +370,23 @@ struct KnownWeights(TrivialRegisterPassable):
     def allows(self, row: Int, types: ProductTypes) -> Bool:
         """Says whether `choose` may return `row` for some M that one launch takes."""
         var n = self.n if self.n > 0 else ANY
-        var covered = 0
+        var covered, competes = 0, False
+        comptime for i in range(len(CHOICES)):
+            comptime choice = CHOICES[i]
+            if i == row:
+                competes = choice.has_cost(types)
         comptime for i in range(len(CHOICES)):
             comptime choice = CHOICES[i]
             var is_unknown = self.k == 0
             if i == row:
                 if is_unknown:
                     return choice.sources.include(types) and choice.plan.fits(types)
-                if choice.has_cost(types) and types.formats.multiply_at_once():
+                if competes:
                     return choice.max_rows(n, self.k, types) > 0
                 return (
                     choice.max_rows(n, self.k, types) > covered < types.rows_at_once(self.n, self.k)
                 )
-            if not choice.quantizes_first(types):
+            if not competes and not choice.quantizes_first(types):
                 if is_unknown and choice.max_rows(ANY, ANY, types) >= MAX_ROWS:
                     return False
                 if not is_unknown:

@@ -12,7 +12,6 @@ from mx_kernels._core.arrays import show
 from mx_kernels._core.checks import check_integers, check_mode
 from mx_kernels._core.facts import (
     CDNA4,
-    KEPT_FLOATS,
     WIDE_INTEGERS,
     Format,
     Layout,
