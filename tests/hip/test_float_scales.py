@@ -1,8 +1,9 @@
-"""FP8 with float32 scales on gfx950 through HIP: products of more rows than `test_ops` has.
+"""FP8 with float32 scales on gfx950 through HIP: products of more rows than `test_ops` has; NVFP4.
 
 As there, a stand-in for the runtime, and the simulator for the GPU: nothing here ran on one.
 """
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +16,9 @@ SHAPE = (513, 1100, 1152)
 """Too many rows for the kernels whose waves share K, too few for the large tiles."""
 SCALE_ROUNDINGS = 2
 """Of products: float scales are no powers of two."""
+LAYOUT = "preshuffled_cdna4"
+NVFP4_SHAPES = [(5, 40, 160), (5, 40, 4128), (70, 100, 544), (1025, 2048, 544)]
+"""Few rows, K that workgroups share, more rows, and large tiles; K ends within a stage."""
 
 
 def numbers(rng, rows, k):
@@ -100,3 +104,41 @@ def test_codes_of_eight_bits_have_tiles_for_any_number_of_rows(activations, form
         kinds.append(choice.kernel.split("/")[1])
         assert m == 4096 or 64 <= tiles <= 256, choice
     assert kinds == ["streaming"] * 2 + ["interleaved"] * 3 + ["ping_pong"]
+
+
+@deep
+@pytest.mark.parametrize("shape", NVFP4_SHAPES)
+def test_nvfp4_weights_meet_kept_activations_within_the_bound(gpu, rng, shape):
+    """Of many rows the first tile."""
+    m, n, k = shape
+    is_large = m > 1024
+    choice = mx.explain(m, n, k, device=DEVICE, activations="bf16", format="nvfp4")
+    rows, columns = choice.tile if is_large else (m, n)
+    gpu.groups = [0] if is_large else None
+    parts = oracle.quantize(rng.standard_normal((n, k)) * 2.0 ** np.arange(-9, 9, 18 / n)[:n, None],
+                            format="nvfp4")  # fmt: skip
+    w = mx.MXTensor(*map(torch.from_numpy, parts), format="nvfp4")
+    x = numbers(rng, m, k)
+    order = oracle.LAYOUTS[LAYOUT]
+    ordered = order.store(*parts)[0], order.store_e4m3(parts[1])
+    shape = {"shape": (n, k), "layout": LAYOUT, "format": "nvfp4"}
+    stored = mx.MXTensor(*map(torch.from_numpy, ordered), **shape)
+    out = mx.linear(x, stored, activations="bf16")[:rows, :columns]
+    if not is_large:
+        oracle.assert_bitwise_equal(
+            mx.linear(x, w, activations="bf16").double().numpy(), out.double().numpy()
+        )
+    right = oracle.dequantize(*parts, "nvfp4")[:columns]
+    oracle.assert_matmul(
+        out.double().numpy(), x.double().numpy()[:rows], right, "bfloat16", scale_roundings=1
+    )
+
+
+def test_what_nvfp4_weights_do_not_meet_is_refused(gpu, rng):
+    x = numbers(rng, 5, 160)
+    w = mx.MXTensor(*map(torch.from_numpy, oracle.quantize(x.double().numpy(), format="nvfp4")),
+                    format="nvfp4")  # fmt: skip
+    with pytest.raises(ValueError, match="format: got 'nvfp4', which no gfx950 kernel quantizes"):
+        mx.quantize(x, format="nvfp4")
+    with pytest.raises(ValueError, match="'mxfp6' x weights 'nvfp4', for which gfx950 has no kern"):
+        mx.linear(x, w, activations="mxfp6")

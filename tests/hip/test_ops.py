@@ -226,40 +226,6 @@ def test_float16_beside_weights_alone_is_rounded_to_bfloat16(gpu, rng, m, dtype)
     oracle.assert_matmul(values_of(out), values_of(x.to(BF16)), oracle.dequantize(*plain), name)
 
 
-@deep
-@pytest.mark.parametrize("shape", [*WIDE_SHAPES, (1025, 2048, 544)])
-def test_nvfp4_weights_meet_kept_activations_within_the_bound(gpu, rng, shape):
-    """Of many rows the first tile."""
-    m, n, k = shape
-    is_large = m > 1024
-    choice = mx.explain(m, n, k, device=DEVICE, activations="bf16", format="nvfp4")
-    rows, columns = choice.tile if is_large else (m, n)
-    gpu.groups = [0] if is_large else None
-    parts = oracle.quantize(rng.standard_normal((n, k)) * 2.0 ** np.arange(-9, 9, 18 / n)[:n, None],
-                            format="nvfp4")  # fmt: skip
-    w = mx.MXTensor(*map(torch.from_numpy, parts), format="nvfp4")
-    x = floats(rng, (m, k))
-    order = oracle.LAYOUTS[LAYOUT]
-    ordered = order.store(*parts)[0], order.store_e4m3(parts[1])
-    shape = {"shape": (n, k), "layout": LAYOUT, "format": "nvfp4"}
-    stored = mx.MXTensor(*map(torch.from_numpy, ordered), **shape)
-    out = kept_linear(x, stored)[:rows, :columns]
-    if not is_large:
-        oracle.assert_bitwise_equal(values_of(kept_linear(x, w)), values_of(out))
-    right = oracle.dequantize(*parts, "nvfp4")[:columns]
-    oracle.assert_matmul(values_of(out), values_of(x)[:rows], right, "bfloat16", scale_roundings=1)
-
-
-def test_what_nvfp4_weights_do_not_meet_is_refused(recorder, rng):
-    x = floats(rng, (5, 160))
-    w = mx.MXTensor(*map(torch.from_numpy, oracle.quantize(values_of(x), format="nvfp4")),
-                    format="nvfp4")  # fmt: skip
-    with pytest.raises(ValueError, match="format: got 'nvfp4', which no gfx950 kernel quantizes"):
-        mx.quantize(x, format="nvfp4")
-    with pytest.raises(ValueError, match="'mxfp6' x weights 'nvfp4', for which gfx950 has no kern"):
-        mx.linear(x, w, activations="mxfp6")
-
-
 SCALE_ROUNDINGS = 2
 """Of products: float scales are no powers of two."""
 
