@@ -64,6 +64,7 @@ Hopper's builds on the room of any GPU.
         e4m3_scales.mojo      their E4M3 scales, decoded for a stretch of K
         weight_readers.mojo   layouts that are not the CPU's own
         block_order.mojo      how rows are cut into groups, and where their blocks lie
+        limits.mojo           how many rows that takes at once, by processor
         window.mojo           exponents that occur, and whether float32 takes them
         vectors.mojo          sixteen lanes
         threads.mojo          tasks on the OpenMP team of the process

@@ -41,10 +41,12 @@ SIMULATED_AITER = "gfx950-aiter"
 """The target whose rows are products beside AITER's tuned tiles, on that model."""
 ACCURACY = "accuracy"
 """What formats cost a language model."""
+LIMITS = "cpu-limits"
+"""The target whose rows are sizes of groups of rows."""
 MAX = "max"
 """Whole models by MAX's engine."""
 WITHOUT_PAGE = (
-    SWEEP, EXPERTS, ACCURACY, MAX, SIMULATED_EXPERTS, SIMULATED_EIGHT_BITS, SIMULATED_AITER,
+    SWEEP, EXPERTS, ACCURACY, LIMITS, MAX, SIMULATED_EXPERTS, SIMULATED_EIGHT_BITS, SIMULATED_AITER,
 )  # fmt: skip
 """Targets whose tables are only in bench/results."""
 WITH_MODEL = ("cpu",)
@@ -58,7 +60,12 @@ SIMULATED = {
     SIMULATED_AITER: "bench.targets.gfx950_aiter",
 }
 """Target name and its module, of those that are simulated."""
-WITH_OWN_ROWS = {ACCURACY: "bench.accuracy", MAX: "bench.targets.max", **SIMULATED}
+WITH_OWN_ROWS = {
+    ACCURACY: "bench.accuracy",
+    LIMITS: "bench.targets.cpu_limits",
+    MAX: "bench.targets.max",
+    **SIMULATED,
+}
 """The same of all whose rows are no `Row`."""
 
 WIDER = {"mxfp8": 8, "mxfp8_e5m2": 8, "mxint8": 8, "mxfp6": 6}

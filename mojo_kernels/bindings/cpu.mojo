@@ -34,6 +34,8 @@ from mojo_kernels.bindings.protocol import (
 from mojo_kernels.bindings.record import Record, Records
 from mojo_kernels.cpu import dispatch as cpu
 from mojo_kernels.cpu.bytes.integers import has_integers
+from mojo_kernels.cpu.block_order import GroupLimits
+from mojo_kernels.cpu.limits import BYTES, FLOATS, GUESS, are_measured, limits_of, set_limits
 from mojo_kernels.cpu.panel import PANEL_COLUMNS
 from mojo_kernels.cpu.experts import multiply_experts, multiply_grouped
 from mojo_kernels.cpu.prologue import (
@@ -149,6 +151,32 @@ def explain_cpu(arguments: PythonObject) raises -> PythonObject:
     row.put("reason", String(choice.reason))
     row.put("tile_m", min(problem.m, choice.group_rows))
     row.put("tile_n", PANEL_COLUMNS)
+    return row.fields
+
+
+def limits(arguments: PythonObject) raises -> PythonObject:
+    """Takes (kernel, of `cpu.limits`), and its limits to use from now on, or none; returns them."""
+    comptime ALONE = 1
+    var count = len(arguments)
+    var args = Arguments(arguments)
+    var kernel = args.next()
+    if count != ALONE:
+        var new = GroupLimits(args.next(), args.next(), args.next(), args.next())
+        if kernel == BYTES:
+            set_limits[BYTES](new)
+        else:
+            set_limits[FLOATS](new)
+    var found = limits_of[BYTES]() if kernel == BYTES else limits_of[FLOATS]()
+    var most = materialize[GUESS]().of(kernel)
+    var row = Record()
+    row.put("in_registers", found.in_registers)
+    row.put("rows_of_nibbles", found.rows_of_nibbles)
+    row.put("rows_of_bytes", found.rows_of_bytes)
+    row.put("decoded", found.decoded)
+    row.put("most_in_registers", most.in_registers)
+    row.put("most_decoded", most.decoded)
+    row.put("level", String(GUESS.level))
+    row.put("are_measured", are_measured())
     return row.fields
 
 
@@ -277,6 +305,7 @@ def PyInit__mx_kernels_native() abi("C") -> PythonObject:
         comptime if HAS_THE_REST:
             module.def_function[tables]("tables")
             module.def_function[kernel_of]("kernel_of")
+            module.def_function[limits]("limits")
             module.def_function[explain_cpu]("explain_cpu")
             module.def_function[py_quantize]("quantize")
             module.def_function[py_norm_quantize]("norm_quantize")

@@ -25,6 +25,7 @@ The last stretch may be smaller.
 """
 
 from std.math import ceildiv
+from std.sys import CompilationTarget
 
 
 @fieldwise_init
@@ -87,9 +88,30 @@ struct Decoding(Equatable, TrivialRegisterPassable):
     """The same, of half the memory."""
 
 
+comptime KEEPS_SUMS = CompilationTarget.has_avx512f()
+"""Whether registers hold sums over K beside those of a block."""
+comptime GROUP_TILES = 2 if KEEPS_SUMS else 1
+"""Tiles of a group whose weights were decoded beforehand: a divisor of `PANEL_TILES`."""
+
+
+@fieldwise_init
+struct RowLimits(TrivialRegisterPassable):
+    """How many rows are taken at once by weights of one kind, see `GroupLimits`."""
+
+    var in_registers: Int
+    var most: Int
+    """The most rows of a product whose groups decode weights in registers."""
+    var decoded: Int
+
+    def cut(self, rows: Int) -> RowGroups:
+        """Cuts the rows of a product."""
+        var in_registers = rows <= self.most
+        return RowGroups.of(rows, self.in_registers if in_registers else self.decoded, in_registers)
+
+
 @fieldwise_init
 struct GroupLimits(TrivialRegisterPassable):
-    """How many rows an arithmetic takes at once: what was fastest, see `LIMITS` of each."""
+    """How many rows an arithmetic takes at once: what was fastest, see `limits`."""
 
     var in_registers: Int
     """The most rows of a group that decodes weights in registers, for one tile."""
@@ -98,24 +120,19 @@ struct GroupLimits(TrivialRegisterPassable):
     var rows_of_bytes: Int
     """The same for integers of eight bits."""
     var decoded: Int
-    """The most rows of a group whose weights were decoded beforehand, for some tiles of a panel."""
-    var tiles: Int
-    """Those tiles: a divisor of `PANEL_TILES`."""
-    var keeps_sums: Bool
-    """Whether registers hold sums over K beside those of a block."""
+    """The most rows of a group whose weights were decoded beforehand, for `GROUP_TILES`."""
 
     def largest(self) -> Int:
         """Returns the most rows of a group."""
         return max(self.in_registers, self.decoded)
 
-    def cut(self, rows: Int, decoding: Decoding) -> RowGroups:
-        """Cuts the rows of a product, for weights whose decoding takes so much."""
+    def of(self, decoding: Decoding) -> RowLimits:
+        """Returns those for weights whose decoding takes so much."""
         var most = 0
         if decoding != Decoding.DEAR:
             var is_of_bytes = decoding == Decoding.OF_BYTES
             most = self.rows_of_bytes if is_of_bytes else self.rows_of_nibbles
-        var in_registers = rows <= most
-        return RowGroups.of(rows, self.in_registers if in_registers else self.decoded, in_registers)
+        return RowLimits(self.in_registers, most, self.decoded)
 
 
 @fieldwise_init

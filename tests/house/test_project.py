@@ -549,11 +549,11 @@ def test_a_package_stays_within_its_lines(folder):
     assert lines <= LINE_BUDGET[folder]
 
 
-# Run on a lent GPU, `scripts/gpu_host.sh`, or where other people's kernels or an emulator are at
-# hand. They say that they are skipped, and why.
+# Run on a lent GPU, `scripts/gpu_host.sh`, on a processor that was measured, or where other
+# people's kernels or an emulator are at hand. They say that they are skipped, and why.
 NEED_MORE_THAN_THIS = {
     *("test_cuda.py", "test_cuda_fp8.py", "test_cuda_bytes.py", "test_cuda_experts.py"),
-    "test_cuda_nvfp4.py",
+    *("test_cuda_nvfp4.py", "test_limits.py"),
     *("test_cuda_tiles.py", "test_aiter.py", "test_emulated.py"),
 }
 

@@ -23,7 +23,6 @@ from layout import Coord
 from std.collections import Array
 from std.math import ceildiv
 from std.memory import bitcast
-from std.sys import CompilationTarget
 
 from ...layouts import OperandShape, Plain
 from ...numbers.decode import decode
@@ -33,7 +32,7 @@ from ...numbers.formats import E4M3_BLOCK, Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN
 from ...operands import Bytes, Flat, Matrix, Operand, beyond
-from ..block_order import BlockOrder, Decoding, GroupLimits, RowGroups
+from ..block_order import BlockOrder, RowGroups, RowLimits
 from ..e4m3_scales import BYTE_HALVINGS, products_by_word
 from ..encode import (
     DIGIT_BITS,
@@ -46,6 +45,7 @@ from ..encode import (
     encode_block,
     encode_digits,
 )
+from ..limits import GUESS
 from ..quantize import groups_per_task
 from ..ranges import RangeWork, RowRange, RowSources
 from ..scaled_rows import ScaledRows
@@ -54,7 +54,6 @@ from ..vectors import BLOCK, LANES
 from ..window import RowWindows, ScaleWindow, float_scale_ends
 from .dot import Reach, correction_of
 from .integers import (
-    HAS_LOOK_UPS,
     ScaleKinds,
     ScaleProduct,
     in_order_of,
@@ -63,15 +62,8 @@ from .integers import (
     unit_shift,
 )
 
-comptime _OF_AVX512 = GroupLimits(12, 36 if HAS_LOOK_UPS else 12, 36, 6, 2, True)
-comptime _OF_AVX2 = GroupLimits(6, 6, 6, 6, 1, False)
-comptime _OF_16_BYTES = GroupLimits(3, 3, 3, 3, 1, False)
-comptime LIMITS = _OF_AVX512 if CompilationTarget.has_avx512f() else (
-    _OF_AVX2 if CompilationTarget.has_avx2() else _OF_16_BYTES
-)
-"""How many rows are multiplied together: the fastest of those tried, N = K = 2880, one thread. Of
-AVX-512 without BF16 on an Ice Lake, which has no other, 2026-11-28: 13 to 36 rows take 0.85 of the
-time; else on a Zen 4, 2026-11-30. Of 16 bytes a guess: as many as there are registers."""
+comptime LIMITS = GUESS.bytes
+"""What kernels are compiled for: the most rows of groups."""
 comptime STRETCH_BLOCKS = 16
 """Blocks of K that are multiplied at a time: the weights of a stretch, decoded,
 fit the first-level cache."""
@@ -98,8 +90,8 @@ struct ExpandedRows(TrivialRegisterPassable):
 
     var shape: OperandShape
     """M and k."""
-    var decoding: Decoding
-    """What it takes to decode the weights, which decides how rows are cut."""
+    var limits: RowLimits
+    """How rows are cut."""
     var digits: Int
     """Blocks of bytes that stand for a block, one after the other, see `encode_digits`."""
     var groups: RowGroups
@@ -140,7 +132,7 @@ struct ExpandedRows(TrivialRegisterPassable):
     @staticmethod
     def carve(
         shape: OperandShape,
-        decoding: Decoding,
+        limits: RowLimits,
         digits: Int,
         unit_shift: Int,
         scales: ScaleKinds,
@@ -150,9 +142,9 @@ struct ExpandedRows(TrivialRegisterPassable):
         var blocks = shape.rows * (shape.k // BLOCK) * digits
         return Self(
             shape,
-            decoding,
+            limits,
             digits,
-            LIMITS.cut(shape.rows, decoding),
+            limits.cut(shape.rows),
             scratch.carve[DType.int8](blocks * BLOCK),
             scratch.carve[DType.uint32](blocks * scales.per_block()),
             scratch.carve[DType.uint32](_table_words(scales)),
@@ -170,9 +162,9 @@ struct ExpandedRows(TrivialRegisterPassable):
         var first_block = rows.first * (self.shape.k // BLOCK) * self.digits
         return Self(
             OperandShape(rows.count, self.shape.k),
-            self.decoding,
+            self.limits,
             self.digits,
-            LIMITS.cut(rows.count, self.decoding),
+            self.limits.cut(rows.count),
             beyond(self.values, first_block * BLOCK),
             beyond(self.exponents, first_block * self.per_block),
             self.tables,

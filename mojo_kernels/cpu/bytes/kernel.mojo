@@ -8,6 +8,7 @@ from ...operands import Matrix, Operand, matrix
 from ...problem import Known, Left, LeftKind, Right, may_be
 from ..block_order import RowGroups
 from ..launch import decoding_of, multiply_panels, prepare
+from ..limits import BYTES, limits_of
 from ..ranges import RangedProblem
 from ..scaled_rows import EncodedScaledRows, QuantizedScaledRows, ScaledRows
 from ..scratch import Scratch
@@ -18,7 +19,6 @@ from .activations import (
     ExpandGroups,
     ExpandScaledRows,
     IntegersOnTheFly,
-    LIMITS,
     Prequantized,
     QuantizedOnTheFly,
 )
@@ -66,7 +66,7 @@ def _has_integers(format: Int) -> Bool:
 
 def groups_of(rows: Int, right: Right) -> RowGroups:
     """Returns how some rows are cut."""
-    return LIMITS.cut(rows, decoding_of(right))
+    return limits_of[BYTES]().of(decoding_of(right)).cut(rows)
 
 
 def num_bytes(left: Left, right: Right, rows: Int, k: Int) -> Int:
@@ -111,8 +111,8 @@ def _launch_pair[
     comptime REACH = Reach.of(largest_integer[LEFT.element](), largest_integer[RIGHT]())
     comptime SHIFT = unit_shift[LEFT.element]()
     var shape = OperandShape(problem.ranges.rows, problem.k)
-    var decoding = decoding_of(problem.experts.right)
-    var activations = ExpandedRows.carve(shape, decoding, DIGITS, SHIFT, SCALES, scratch)
+    var limits = limits_of[BYTES]().of(decoding_of(problem.experts.right))
+    var activations = ExpandedRows.carve(shape, limits, DIGITS, SHIFT, SCALES, scratch)
     if activations.are_looked_up[SCALES]():
         activations.make_tables[LEFT.element, RIGHT]()
     _prepare[known, left, FORMATS[right]](problem, activations, team)

@@ -23,7 +23,7 @@ from ...numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
 from ...numbers.formats import Format
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN, FLOAT32_NAN, Scale, decode_scale
 from ...operands import Tiles, on_stack
-from ..block_order import RowGroups
+from ..block_order import GROUP_TILES, KEEPS_SUMS, RowGroups
 from ..e4m3_scales import E4M3Stretch
 from ..encode import DIGIT_BITS
 from ..ranges import RowRange
@@ -192,7 +192,7 @@ def _add_part[
     The part starts at block 0 of the source.
     """
     comptime NUM_SUMS = num_rows * num_tiles
-    var total = GroupSums[num_rows, num_tiles, LIMITS.keeps_sums](part, first_tile)
+    var total = GroupSums[num_rows, num_tiles, KEEPS_SUMS](part, first_tile)
     var first_index = a.order().of_group(part.group, part.first_block)
     for block in range(part.num_blocks):
         total.begin_block()
@@ -358,9 +358,8 @@ struct ByteProduct[reach: Reach, scales: ScaleKinds, digits: Int](PanelProduct):
     def _add_all[
         num_rows: Int, product: ScaleProduct
     ](self, part: PanelPart, decoded: Self.Decoded):
-        comptime TILES = LIMITS.tiles
-        for tile in range(0, PANEL_TILES, TILES):
-            _add_part[Self.reach, Self.scales, Self.digits, num_rows, TILES, product=product](
+        for tile in range(0, PANEL_TILES, GROUP_TILES):
+            _add_part[Self.reach, Self.scales, Self.digits, num_rows, GROUP_TILES, product=product](
                 self.a, part, tile, decoded
             )
 

@@ -18,7 +18,6 @@ sums, see `panel`.
 from layout import Coord
 from std.math import ceildiv
 from std.memory import bitcast
-from std.sys import CompilationTarget
 
 from ...layouts import OperandShape, Plain
 from ...numbers.decode import decode
@@ -29,28 +28,18 @@ from ...numbers.rounding import Rounding
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN, decode_scale
 from ...operands import Bytes, Flat, Matrix, Operand, beyond
 from ...problem import Left, LeftKind
-from ..block_order import BlockOrder, Decoding, GroupLimits, RowGroups
+from ..block_order import BlockOrder, RowGroups, RowLimits
 from ..encode import EncodedBlock, carry_of, encode_block
+from ..limits import GUESS
 from ..quantize import groups_per_task
 from ..ranges import RangeWork, RowRange, RowSources
 from ..scratch import Scratch, padded
 from ..vectors import BLOCK
 from ..window import RowWindows, ScaleWindow
-from .dot import HAS_PAIRS, STEPS, activation_words
+from .dot import STEPS, activation_words
 
-comptime _OF_PAIRS = GroupLimits(14, Int.MAX, 12, 8, 2, True)
-comptime _OF_AVX512 = GroupLimits(14, 14, 12, 7, 2, True)
-comptime _OF_AVX2 = GroupLimits(6, 6, 6, 6, 1, False)
-comptime _OF_16_BYTES = GroupLimits(3, 3, 3, 3, 1, False)
-comptime LIMITS = _OF_PAIRS if HAS_PAIRS else (
-    _OF_AVX512 if CompilationTarget.has_avx512f() else (
-        _OF_AVX2 if CompilationTarget.has_avx2() else _OF_16_BYTES
-    )
-)
-"""How many rows are multiplied together: the fastest of those tried, N = K = 2880, one thread. Of
-AVX-512 without BF16 on an Ice Lake, which has no other, 2026-11-28: 37 to 256 rows take 0.8 of the
-time that all rows in registers do (Zen 4 would have it the other way); else on a Zen 4, 2026-11-30.
-Of 16 bytes a guess: as many as there are registers."""
+comptime LIMITS = GUESS.floats
+"""What kernels are compiled for: the most rows of groups."""
 comptime STRETCH_BLOCKS = 8
 """Blocks of K that are multiplied at a time: the weights of a stretch, decoded,
 fit the first-level cache."""
@@ -195,8 +184,8 @@ struct FloatActivations(TrivialRegisterPassable):
 
     var shape: OperandShape
     """M and k."""
-    var decoding: Decoding
-    """What it takes to decode the weights, which decides how rows are cut."""
+    var limits: RowLimits
+    """How rows are cut."""
     var groups: RowGroups
     """How the rows are cut, those of one range."""
     var has_scales: Bool
@@ -228,14 +217,14 @@ struct FloatActivations(TrivialRegisterPassable):
 
     @staticmethod
     def carve(
-        shape: OperandShape, decoding: Decoding, scales: LeftScales, mut scratch: Scratch
+        shape: OperandShape, limits: RowLimits, scales: LeftScales, mut scratch: Scratch
     ) -> Self:
         """Takes room for `shape` from `scratch`."""
         var blocks = shape.rows * (shape.k // BLOCK)
         return Self(
             shape,
-            decoding,
-            LIMITS.cut(shape.rows, decoding),
+            limits,
+            limits.cut(shape.rows),
             scales.bytes,
             scratch.carve[DType.uint32](blocks * STEPS),
             RowWindows.carve(shape.rows, scratch),
@@ -251,8 +240,8 @@ struct FloatActivations(TrivialRegisterPassable):
         var first_block = rows.first * (self.shape.k // BLOCK)
         return Self(
             OperandShape(rows.count, self.shape.k),
-            self.decoding,
-            LIMITS.cut(rows.count, self.decoding),
+            self.limits,
+            self.limits.cut(rows.count),
             self.has_scales,
             beyond(self.words, first_block * STEPS),
             self.windows.beyond(rows.first),

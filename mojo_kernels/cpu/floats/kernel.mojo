@@ -7,6 +7,7 @@ from ...operands import Matrix, Operand, matrix
 from ...problem import Known, Left, LeftKind, Right, may_be
 from ..block_order import Decoding, RowGroups
 from ..launch import decoding_of, multiply_panels, prepare
+from ..limits import FLOATS, limits_of
 from ..ranges import RangedProblem
 from ..scaled_rows import EncodedScaledRows, QuantizedScaledRows, ScaledRows
 from ..scratch import Scratch
@@ -15,7 +16,6 @@ from .activations import (
     CodedRows,
     FillRows,
     FloatActivations,
-    LIMITS,
     KeptRows,
     LeftScales,
     RoundedRows,
@@ -30,7 +30,7 @@ comptime REASON: StaticString = "both sides are exact in bfloat16: its dot produ
 
 def groups_of(rows: Int, left: Left, right: Right) -> RowGroups:
     """Returns how some rows are cut."""
-    return LIMITS.cut(rows, _decoding_of(left, right))
+    return limits_of[FLOATS]().of(_decoding_of(left, right)).cut(rows)
 
 
 def _decoding_of(left: Left, right: Right) -> Decoding:
@@ -50,8 +50,8 @@ def launch[known: Known, T: Team](problem: RangedProblem, mut scratch: Scratch, 
     var shape = OperandShape(problem.ranges.rows, problem.k)
     var scales = LeftScales.of(problem.left)
     var right = problem.experts.right
-    var decoding = _decoding_of(problem.left, right)
-    var activations = FloatActivations.carve(shape, decoding, scales, scratch)
+    var limits = limits_of[FLOATS]().of(_decoding_of(problem.left, right))
+    var activations = FloatActivations.carve(shape, limits, scales, scratch)
     var product = FloatProduct(activations, has_float_scales(right.format))
     _prepare[known](problem, activations, team)
     comptime for i in range(len(FORMATS)):

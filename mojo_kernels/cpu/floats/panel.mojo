@@ -22,7 +22,7 @@ from ...numbers.floats import F32_EXPONENT_BIAS, FloatBits
 from ...numbers.formats import Format
 from ...numbers.scales import E8M0_BIAS, E8M0_NAN, Scale
 from ...operands import Tiles, on_stack
-from ..block_order import RowGroups
+from ..block_order import GROUP_TILES, KEEPS_SUMS, RowGroups
 from ..e4m3_scales import E4M3Stretch
 from ..ranges import RowRange
 from ..panel import (
@@ -166,7 +166,7 @@ def _add_part[
     The part starts at block 0 of the source.
     """
     comptime NUM_SUMS = num_rows * num_tiles
-    var total = GroupSums[num_rows, num_tiles, LIMITS.keeps_sums](part, first_tile)
+    var total = GroupSums[num_rows, num_tiles, KEEPS_SUMS](part, first_tile)
     var first_index = a.order().of_group(part.group, part.first_block)
     for block in range(part.num_blocks):
         total.begin_block()
@@ -276,8 +276,8 @@ struct FloatProduct(PanelProduct):
 
     @always_inline
     def _add_all[num_rows: Int, scaling: SumScaling](self, part: PanelPart, decoded: DecodedFloats):
-        for tile in range(0, PANEL_TILES, LIMITS.tiles):
-            _add_part[num_rows, LIMITS.tiles, scaling](self.a, part, tile, decoded)
+        for tile in range(0, PANEL_TILES, GROUP_TILES):
+            _add_part[num_rows, GROUP_TILES, scaling](self.a, part, tile, decoded)
 
     def takes_bytes(self) -> Bool:
         """Says no."""
