@@ -54,6 +54,8 @@ def test_k_is_cut_and_joined_where_blocks_end(format, target):
     else:
         assert torch.equal(numbers(torch.cat([q, q], 1)), torch.cat([x, x], 1))
         block = 128 if format in FP8_FORMATS else 32
+        if (format, target) == ("nvfp4", "gfx950"):
+            block = unit  # 16 codes are a block, but not in that layout.
         with pytest.raises(ValueError, match=rf"got K 0:16 .*, expected multiples of {block}"):
             q[:, :16]
 
