@@ -17,7 +17,7 @@ CHEAP = [(512, 12288, 6144), (3000, 3072, 1536), (640, 16384, 4096), (2, 24576, 
 """Shapes with one or two workgroups on the compute unit that is timed."""
 FEW_TILES = [(32, 512, 7168), (288, 128, 7168), (64, 768, 7168), (704, 128, 7168)]
 """Shapes of FP8 with long K, which AITER splits by 6 to 8."""
-LEAST_RATIO = 0.98
+LEAST_RATIO = 0.97
 """AITER's time over ours, in either reading."""
 
 
