@@ -13,13 +13,14 @@ pytestmark = pytest.mark.deep
 
 NAME = "mxfp4_bfloat16_bfloat16_none"
 BLOCK = 32
-FLOAT32, SWIGLU_OAI = 2, 0
+FLOAT32 = 2
 
 
 def routed(ids: np.ndarray, count: int, **options) -> tuple[np.ndarray, ...]:
     """Runs the first launch of a layer; returns sizes, tokens and places."""
-    sizes = *ids.shape, BLOCK, BLOCK, count, ids.dtype.itemsize, FLOAT32, SWIGLU_OAI
-    launches, num_bytes = layers.launches_of(layers.program(), NAME, sizes)
+    sizes = *ids.shape, BLOCK, BLOCK, count, ids.dtype.itemsize, FLOAT32
+    gate = layers.gate_of(layers.FUSED)
+    launches, num_bytes = layers.launches_of(layers.program(), NAME, (*sizes, *gate))
     workspace = np.full(num_bytes, 0xA5, np.uint8)
     layers.run(launches[:1], {"ids": ids}, workspace, **options)
     lengths = count, ids.size, ids.size
