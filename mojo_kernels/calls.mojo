@@ -3,7 +3,7 @@
 Products have `problem.mojo`. Whoever makes a call has checked it.
 """
 
-from .numbers.floats import float_code
+from .numbers.floats import float_bytes
 from .numbers.gates import Gate
 from .numbers.norms import Rounds
 from .numbers.rounding import Rounding
@@ -24,9 +24,6 @@ struct QuantizeCall(TrivialRegisterPassable):
     var scales: Int
     var tensor_scales: Int
     """Address of a float32 for each row, for E4M3 scales; 0 to have them from the floats."""
-
-    def float_bytes(self) -> Int:
-        return 4 if self.dtype == float_code(DType.float32) else 2
 
 
 @fieldwise_init
@@ -62,9 +59,9 @@ struct NormQuantizeCall(TrivialRegisterPassable):
 
     def is_aligned(self, num_bytes: Int) -> Bool:
         """Says whether rows, weights and sums lie at multiples of so many bytes."""
-        var call, norm, float_bytes = self.call, self.norm, self.call.float_bytes()
-        var all = call.values | call.row_stride * float_bytes | norm.weight | norm.bias
-        all |= norm.residual | norm.residual_stride * float_bytes | norm.stream
+        var call, norm, bytes = self.call, self.norm, float_bytes(self.call.dtype)
+        var all = call.values | call.row_stride * bytes | norm.weight | norm.bias
+        all |= norm.residual | norm.residual_stride * bytes | norm.stream
         return all % num_bytes == 0
 
 
@@ -82,7 +79,7 @@ struct GateQuantizeCall(TrivialRegisterPassable):
 
     def is_aligned(self, num_bytes: Int) -> Bool:
         """Says whether gates and ups lie at multiples of so many bytes."""
-        var strides = (self.call.row_stride | self.up_stride) * self.call.float_bytes()
+        var strides = (self.call.row_stride | self.up_stride) * float_bytes(self.call.dtype)
         return (self.call.values | self.ups | strides) % num_bytes == 0
 
 

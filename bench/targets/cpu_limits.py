@@ -29,7 +29,7 @@ from bench.timing import Competitor
 from mx_kernels._core.facts import facts
 
 KERNELS = {"bytes": ("mxint8", ("mxfp4", "mxint8")), "floats": ("bf16", ("mxfp4", "mxint8"))}
-"""In the order of `cpu/limits.mojo`: activations, and weights of four bits and of eight."""
+"""Numbered from 1 on, see `cpu/limits.mojo`: activations, and weights of four bits and of eight."""
 N, K = 2880, 2880
 ROWS = (5, 8, 12, 13, 16, 20, 24, 28, 36, 37, 48, 64, 96, 128, 256)
 QUICK_ROWS = (5, 16)
@@ -57,7 +57,7 @@ class Limits(NamedTuple):
 
 def told(kernel: str, new: Limits | None = None) -> dict[str, int | str]:
     """Returns what the kernels say of their limits, after they became `new`."""
-    return facts().native.limits((list(KERNELS).index(kernel), *(new or ())))
+    return facts().native.limits((1 + list(KERNELS).index(kernel), *(new or ())))
 
 
 def limits(kernel: str, new: Limits | None = None) -> Limits:

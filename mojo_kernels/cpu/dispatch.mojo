@@ -10,14 +10,13 @@ from std.sys import get_defined_int
 from ..problem import ANY, Known, Left, LeftKind, Problem, Right, may_be
 from .bytes import kernel as bytes
 from .floats import kernel as floats
+from .limits import BYTES, FLOATS
 from .ranges import RangedProblem, Ranges
 from .scratch import Scratch
 from .threads import Team
 
 
 comptime NO_KERNEL = 0
-comptime BYTES = 1
-comptime FLOATS = 2
 comptime DIGITS = 3
 comptime KERNEL = get_defined_int["KERNEL", ANY]()
 """The only kernel that a module has; see `bindings.cpu`."""

@@ -14,7 +14,7 @@ from std.memory import unsafe_memset_zero
 
 from ..calls import QuantizeCall
 from ..experts import ExpertsProblem, GroupedProblem
-from ..numbers.floats import FLOAT_TYPES, float_code, round_to
+from ..numbers.floats import FLOAT_TYPES, float_bytes, float_code, round_to
 from ..numbers.formats import scale_bytes_of
 from ..numbers.gates import Gate
 from ..operands import Flat, flat, matrix
@@ -67,7 +67,7 @@ def multiply_grouped[known: Known, T: Team](problem: GroupedProblem, team: T) ra
 
 def _clear_rows(problem: GroupedProblem, first: Int):
     """Makes the rows from `first` on zero."""
-    var row_bytes = problem.n * _float_bytes(problem.dtype)
+    var row_bytes = problem.n * float_bytes(problem.dtype)
     var rest = flat[DType.uint8](problem.values + first * row_bytes, 0)
     unsafe_memset_zero(rest.ptr, (problem.m - first) * row_bytes)
 
@@ -89,7 +89,7 @@ struct _Room(TrivialRegisterPassable):
         """Returns the scratch memory that `carve` and both products take."""
         var count = problem.routing.count()
         var encoded = problem.routing.tokens * problem.width if _is_quantized(problem) else 0
-        var hidden = count * problem.inner * _float_bytes(problem.left.dtype)
+        var hidden = count * problem.inner * float_bytes(problem.left.dtype)
         return (
             padded[DType.uint8](encoded)
             + padded[DType.uint8](_scale_bytes(problem))
@@ -104,7 +104,7 @@ struct _Room(TrivialRegisterPassable):
         """Takes room from `scratch`."""
         var count = problem.routing.count()
         var encoded = problem.routing.tokens * problem.width if _is_quantized(problem) else 0
-        var hidden = count * problem.inner * _float_bytes(problem.left.dtype)
+        var hidden = count * problem.inner * float_bytes(problem.left.dtype)
         return Self(
             scratch.carve[DType.uint8](encoded),
             scratch.carve[DType.uint8](_scale_bytes(problem)),
@@ -120,10 +120,6 @@ def _is_quantized(problem: ExpertsProblem) -> Bool:
 def _scale_bytes(problem: ExpertsProblem) -> Int:
     """Returns the bytes of the scales of the tokens, if they are quantized."""
     return scale_bytes_of(problem.left.format, problem.routing.tokens, problem.width)
-
-
-def _float_bytes(dtype: Int) -> Int:
-    return 4 if dtype == FLOAT32 else 2
 
 
 def multiply_experts[

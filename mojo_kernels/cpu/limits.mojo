@@ -10,9 +10,9 @@ from std.sys import CompilationTarget
 
 from .block_order import GroupLimits
 
-comptime BYTES = 0
-"""The kernel of integers, in the order of `Tuned`."""
-comptime FLOATS = 1
+comptime BYTES = 1
+"""The kernel of integers, as `dispatch` numbers kernels."""
+comptime FLOATS = 2
 """The other one."""
 comptime ALL = Int.MAX
 
@@ -33,27 +33,22 @@ struct Tuned(TrivialRegisterPassable):
         return self.bytes if kernel == BYTES else self.floats
 
 
-comptime TABLE = [
-    # Zen 4, AMD EPYC, N = K = 2880, one thread, 2026-11-30.
-    Tuned(25, 17, "avx512_bf16", GroupLimits(12, 64, 64, 6), GroupLimits(14, ALL, 14, 8)),
-    # Ice Lake, Intel Xeon, the same, 2026-11-28.
-    Tuned(6, 106, "avx512_vnni", GroupLimits(12, 12, 36, 6), GroupLimits(14, 14, 12, 7)),
-]
-comptime _OF_AVX512_BF16 = Tuned(
-    0, 0, "avx512_bf16", GroupLimits(12, 64, 64, 6), GroupLimits(14, ALL, 14, 8)
+# N = K = 2880, one thread: AMD EPYC, 2026-11-30; Intel Xeon, 2026-11-28.
+comptime _ZEN_4 = Tuned(
+    25, 17, "avx512_bf16", GroupLimits(12, 64, 64, 6), GroupLimits(14, ALL, 14, 8)
 )
-comptime _OF_AVX512 = Tuned(
-    0, 0, "avx512_vnni", GroupLimits(12, 12, 36, 6), GroupLimits(14, 14, 12, 7)
+comptime _ICE_LAKE = Tuned(
+    6, 106, "avx512_vnni", GroupLimits(12, 12, 36, 6), GroupLimits(14, 14, 12, 7)
 )
+comptime TABLE = [_ZEN_4, _ICE_LAKE]
 comptime _OF_AVX2 = Tuned(0, 0, "avx2", GroupLimits(6, 6, 6, 6), GroupLimits(6, 6, 6, 6))
 # As many as there are registers.
 comptime _OF_16_BYTES = Tuned(0, 0, "16 bytes", GroupLimits(3, 3, 3, 3), GroupLimits(3, 3, 3, 3))
 comptime _OF_FEWER_BYTES = _OF_AVX2 if CompilationTarget.has_avx2() else _OF_16_BYTES
-comptime _OF_64_BYTES = (
-    _OF_AVX512_BF16 if CompilationTarget._has_feature["avx512bf16"]() else _OF_AVX512
-)
+comptime _OF_64_BYTES = _ZEN_4 if CompilationTarget._has_feature["avx512bf16"]() else _ICE_LAKE
 comptime GUESS = _OF_64_BYTES if CompilationTarget.has_avx512f() else _OF_FEWER_BYTES
-"""Those of processors that the table lacks; what kernels are compiled for."""
+"""Those of processors that the table lacks, of a row with their instructions; what kernels are
+compiled for."""
 
 
 @fieldwise_init

@@ -18,9 +18,10 @@ from std.utils import StaticTuple
 
 from ..experts import NUMBERS
 from ..launch.queue import DevicePointer, KernelStruct, Queue, device_pointer
+from ..numbers.floats import float_bytes
 from ..numbers.gates import Gate
 from ..simt.arguments import ExpertWeights, Result
-from ..simt.host import VECTOR_BYTES, bytes_of
+from ..simt.host import VECTOR_BYTES
 from ..simt.views import rows_of
 from .host.moe import SUM_THREADS, grid_of_sums
 from .routing import RowTile
@@ -60,13 +61,13 @@ struct Target(KernelStruct):
     def of(self, tile: RowTile, experts: ExpertWeights) -> Result:
         """Returns the rows of a tile as a result of their own, with the bias of their expert."""
         var result = self.rows
-        var dtype_bytes = bytes_of(Int(result.dtype))
+        var dtype_bytes = float_bytes(Int(result.dtype))
         result.output = result.output.unsafe_offset(
             Int(tile.first_row) * Int(result.columns) * dtype_bytes
         )
         result.rows = tile.rows
         if tile.expert >= 0 and experts.bias_dtype >= 0:
-            var row_bytes = Int(experts.columns) * bytes_of(Int(experts.bias_dtype))
+            var row_bytes = Int(experts.columns) * float_bytes(Int(experts.bias_dtype))
             result.bias = experts.bias.unsafe_offset(Int(tile.expert) * row_bytes)
             result.bias_dtype = experts.bias_dtype
         return result

@@ -28,6 +28,12 @@ def float_code(dtype: DType) -> Int:
     return -1
 
 
+def float_bytes(code: Int) -> Int:
+    """Returns the bytes of a float, by the position of its type."""
+    comptime FLOAT32 = float_code(DType.float32)
+    return 4 if code == FLOAT32 else 2
+
+
 struct FloatBits[dtype: DType]:
     """How the encoder sees a source type: unsigned bits that order like magnitudes."""
 

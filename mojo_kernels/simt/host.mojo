@@ -11,7 +11,7 @@ from std.math import align_up, ceildiv
 from ..experts import ExpertsProblem
 from ..launch.grid import Grid, Workspace
 from ..layouts import RUN_BYTES
-from ..numbers.floats import float_code
+from ..numbers.floats import float_bytes, float_code
 from ..numbers.formats import Format, block_of, has_float_scales
 from ..problem import Left, LeftKind, Problem
 from ..schedule.clusters import GridRows
@@ -45,13 +45,8 @@ def is_left_aligned(left: Left) -> Bool:
     """Says whether activations can be read 16 bytes at a time."""
     var stride_bytes = 0
     if left.kind != LeftKind.ENCODED:
-        stride_bytes = left.row_stride * bytes_of(left.dtype)
+        stride_bytes = left.row_stride * float_bytes(left.dtype)
     return (left.values | stride_bytes) % VECTOR_BYTES == 0
-
-
-def bytes_of(dtype: Int) -> Int:
-    """Returns the bytes of a float, by the position of its type."""
-    return 4 if Int32(dtype) == FLOAT32 else 2
 
 
 def grid_of_warps(m: Int, n: Int) -> Grid:
@@ -63,7 +58,7 @@ def grid_of_warps(m: Int, n: Int) -> Grid:
 def workspace_of(problem: ExpertsProblem) -> Workspace:
     """Returns the workspace of a layer of experts: hidden numbers, floats like the tokens."""
     var count = problem.routing.count() * problem.inner
-    return Workspace(0, count * bytes_of(problem.left.dtype))
+    return Workspace(0, count * float_bytes(problem.left.dtype))
 
 
 comptime NUMBER_BYTES = 2

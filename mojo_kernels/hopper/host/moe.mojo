@@ -15,11 +15,12 @@ from std.math import align_up, ceildiv
 
 from ...experts import Experts, ExpertsProblem, GroupedProblem, NUMBERS, most_tiles
 from ...launch.grid import Grid, Workspace
+from ...numbers.floats import float_bytes
 from ...numbers.formats import Format, has_float_scales
 from ...numbers.gates import Gate
 from ...problem import Known, Left, LeftKind, Right, may_be
 from ...simt import host as portable
-from ...simt.host import FLOAT32, VECTOR_BYTES, bytes_of, is_left_aligned
+from ...simt.host import FLOAT32, VECTOR_BYTES, is_left_aligned
 from ..layout import NVFP4, OPERANDS, TILE_ROWS as WEIGHT_ROWS
 from ..plan import Kernel, MULTIPROCESSORS, PRESHUFFLED
 from ..shapes import (
@@ -302,9 +303,9 @@ struct StreamingMemory(TrivialRegisterPassable):
         var of_hidden = RoundedPlaces.behind(address, count, problem.inner)
         var begin = max(places.num_bytes, of_hidden.num_bytes) if rounds else address
         var hidden = align_up(begin, ALIGNMENT)
-        var hidden_bytes = count * problem.inner * bytes_of(problem.left.dtype)
+        var hidden_bytes = count * problem.inner * float_bytes(problem.left.dtype)
         var rows = align_up(hidden + hidden_bytes, ALIGNMENT)
-        var end = rows + count * row_columns(problem) * bytes_of(Int(FLOAT32))
+        var end = rows + count * row_columns(problem) * float_bytes(Int(FLOAT32))
         return Self(rounds, places, of_hidden, hidden, rows, end - address + ALIGNMENT)
 
 
@@ -352,9 +353,9 @@ struct Memory(TrivialRegisterPassable):
         else:
             found.hidden = found._end_of(count, 0, max(width, inner), found.first)
         var places = found.lists.num_places
-        var hidden_bytes = places * inner * bytes_of(problem.left.dtype)
+        var hidden_bytes = places * inner * float_bytes(problem.left.dtype)
         found.rows = align_up(found.hidden + hidden_bytes, ALIGNMENT)
-        var end = found.rows + places * row_columns(problem) * bytes_of(Int(FLOAT32))
+        var end = found.rows + places * row_columns(problem) * float_bytes(Int(FLOAT32))
         found.num_bytes = end - address + ALIGNMENT
         return found
 

@@ -20,8 +20,8 @@ from max.gpu.sync import syncwarp
 from std.bit import log2_floor
 from std.memory import bitcast
 
+from ...numbers.floats import float_bytes
 from ...simt.arguments import Result
-from ...simt.host import bytes_of
 from ..target import Target
 from ..instructions.shared_memory import (
     TileAddresses,
@@ -294,7 +294,7 @@ struct BatchEpilogue[CONFIG: StreamConfig](TrivialRegisterPassable):
                 lane // UInt32(TILE_QUADS) % UInt32(Self.CONFIG.column_tiles),
                 lane % UInt32(TILE_QUADS),
             )
-            var bytes = Int(column) * bytes_of(Int(self.result.bias_dtype))
+            var bytes = Int(column) * float_bytes(Int(self.result.bias_dtype))
             prefetch(self.result.bias.unsafe_offset(bytes))
 
     @always_inline
