@@ -28,10 +28,10 @@ EIGHT_BITS = (
     *(f"{pair}{cut}" for pair in (BLOCKS, ROWS, MX, "mxfp8-mxfp4/") for cut in (SPLIT, LARGE)),
     *(f"{BLOCKS}{cut}" for cut in (SMALL, BIASED_SPLIT, HIGH, WIDE)),
 )
-EIGHT_WAVES, HIGH_OF_SIXES = (f"middle{cut}_bfloat16_none" for cut in ("128x512d2w8", "192x256d2"))
+HIGH_OF_SIXES = "middle192x256d2_bfloat16_none"
 TAIL, TAIL_OF_SIXES = (f"middle{cut}_bfloat16_nonet" for cut in ("96x192d3", "128x128d3"))
 SIX_BITS = (
-    *(f"{W4A6}{cut}" for cut in (SPLIT, LARGE, EIGHT_WAVES, TAIL)),
+    *(f"{W4A6}{cut}" for cut in (SPLIT, LARGE, TAIL)),
     *(f"{W6A6}{cut}" for cut in (TAIL_OF_SIXES, HIGH_OF_SIXES)),
 )
 KERNELS = EIGHT_BITS + SIX_BITS

@@ -194,14 +194,15 @@ def kernels_of(program: str) -> list[landed.Landed]:
 
 
 def kind_of_decode(name: str) -> tuple[str, bool, bool]:
-    """Returns the operation, whether workgroups share sums, whether waves share activations."""
+    """Returns the operation, with other formats than MXFP4 before it, and what is shared: sums by
+    workgroups, activations by waves."""
     cut = Decode.named(name)
     return name.partition("_")[0], cut.splits > 1, cut.sharers > 1
 
 
 KINDS = {
     "prefill": (4, lambda name: tuple(name.split("_")[:2])),
-    "decode": (5, kind_of_decode),
+    "decode": (6, kind_of_decode),
     "choices": (6, kind_of_decode),
 }
 """Of what kinds only the shortest kernel is judged: how many there are, and the kind of a name."""

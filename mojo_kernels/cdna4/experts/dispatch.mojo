@@ -33,8 +33,7 @@ from ..arguments import GemmArguments, GroupedRows, Grouping, OrderedRows
 from ..chip import MAX_TENSOR_BYTES, TILE
 from ..streaming.kernel import launch_streaming
 from ..host.experts import STREAMING_SHAPES, LayerShapes, LayerMemory, LayerTypes
-from ..host.experts import INTERLEAVED_SHAPES, choose_streaming, shape_of, has_shape
-from ..host.plan import has_room
+from ..host.experts import INTERLEAVED_SHAPES, choose_streaming, has_kernel, has_shape, shape_of
 from ..interleaved.kernel import launch_interleaved
 from ..ping_pong.kernel import launch_ping_pong
 from ..prepare.quantize import QuantizeKernel
@@ -72,7 +71,7 @@ def _launch[
     var choice = choose_streaming(m, of.n, groups, types)
     comptime for i in range(len(STREAMING_SHAPES)):
         comptime shape = STREAMING_SHAPES[i]
-        comptime if has_room(shape, types):
+        comptime if has_kernel(shape, types):
             if choice == i:
                 var tiles = most_tiles(m, groups, shape.m_tiles * TILE)
                 if tiles > MAX_GRID_Y:

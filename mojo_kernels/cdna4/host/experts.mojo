@@ -11,6 +11,7 @@ from std.math import align_up, ceildiv, sqrt
 from ...experts import ExpertsProblem
 from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
+from ...numbers.scales import Scale
 from ..chip import CUS, TILE, WORD_BYTES
 from ..streaming.shape import StreamingShape
 from ..arguments import OrderedRows
@@ -42,6 +43,13 @@ comptime FEW_WORKGROUPS = 2 * CUS
 """Fewer of the second shape leave compute units waiting."""
 
 
+def has_kernel(shape: StreamingShape, types: ProductTypes) -> Bool:
+    """Says whether LDS has room and nothing is spilled: to decode under E4M3 scales takes registers."""
+    comptime MOST_TILES = 2
+    var has_registers = shape.m_tiles <= MOST_TILES or types.formats.right.scale != Scale.E4M3
+    return has_room(shape, types) and has_registers
+
+
 def choose_streaming(m: Int, n: Int, groups: Int, types: ProductTypes) -> Int:
     """Returns the position in `STREAMING_SHAPES` of the first that covers an average group, or of the last.
 
@@ -50,7 +58,7 @@ def choose_streaming(m: Int, n: Int, groups: Int, types: ProductTypes) -> Int:
     var found = 0
     comptime for i in range(len(STREAMING_SHAPES)):
         comptime shape = STREAMING_SHAPES[i]
-        if has_room(shape, types):
+        if has_kernel(shape, types):
             found = i
             comptime next_columns = STREAMING_SHAPES[1].n_tiles * TILE
             var workgroups = min(m, groups) * ceildiv(n, next_columns)

@@ -60,7 +60,6 @@ struct MiddleWide(Catalogue):
         show[BLOCKS, "middle192x128d4"](visitor)
         show[BLOCKS, "middle160x256d3"](visitor)
         comptime W4A6, W6A6 = PAIRS[4], Formats(Format.MXFP6, Format.MXFP6)
-        show[W4A6, "middle128x512d2w8"](visitor)
         show[W4A6, "middle96x192d3", BF16, NO_BIAS, True](visitor)
         show[W6A6, "middle128x128d3", BF16, NO_BIAS, True](visitor)
         show[W6A6, "middle192x256d2"](visitor)
