@@ -195,7 +195,8 @@ def test_linear_compiles_as_one_graph(layout, dtype, with_bias):
     bias = bias_of() if with_bias else None
 
     def f(x):
-        return mx.linear(x.relu(), w, bias=bias, scale_rule="ceil", out_dtype="float32") + 1
+        rule = {"scale_rule": "ceil", "activations": "mxfp4"}
+        return mx.linear(x.relu(), w, bias=bias, out_dtype="float32", **rule) + 1
 
     compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(x), f(x))
