@@ -27,13 +27,15 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 import mx_kernels as mx
 import mx_kernels.integrations.distributed as mxd
+from mx_kernels.integrations.distributed.collectives import PAIR, Peers, peers_of
 
 TOKENS = (1, 16, 128, 512, 4096)
-WARM_UPS, RUNS = 5, 30
+WARM_UPS, RUNS, REPEATS = 5, 30, 8
 LLAMA = {"hidden": 8192, "inner": 28672, "keys": 2048}
 """Of 70B; keys are those of k and v together."""
 EXPERTS = {"experts": 128, "hidden": 2880, "inner": 2880, "chosen": 4}
 """Of gpt-oss-120b."""
+LINK_KILOBYTES = (16, 64, 256, 1024, 4096, 8192, 65536)
 ON_GPUS = torch.cuda.is_available()
 
 
@@ -94,6 +96,11 @@ def routed(tokens: int, device: str) -> tuple[Tensor, Tensor]:
     return ids, weights
 
 
+def in_graph(call: Callable[[], object]) -> float:
+    """Returns the median milliseconds of a call, of some in one CUDA graph: ranks begin apart."""
+    return milliseconds(captured(call)) / (REPEATS if ON_GPUS else 1)
+
+
 def milliseconds(call: Callable[[], object]) -> float:
     """Returns the median time of a call on this rank."""
     for _ in range(WARM_UPS):
@@ -115,7 +122,7 @@ def milliseconds(call: Callable[[], object]) -> float:
 
 
 def captured(call: Callable[[], object]) -> Callable[[], object]:
-    """Returns a call's kernels as one CUDA graph, on a GPU."""
+    """Returns the kernels of `REPEATS` calls as one CUDA graph, on a GPU."""
     if not ON_GPUS:
         return call
     side = torch.cuda.Stream()
@@ -127,7 +134,8 @@ def captured(call: Callable[[], object]) -> Callable[[], object]:
     graph = torch.cuda.CUDAGraph()
     # The threads that watch NCCL ask their own streams meanwhile.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        call()
+        for _ in range(REPEATS):
+            call()
     return graph.replay
 
 
@@ -140,7 +148,7 @@ def slower(milliseconds_here: float) -> float:
 
 def alone(rank: int, call: Callable[[], object]) -> float:
     """Returns the time of a call on rank 0, for which the others wait."""
-    spent = milliseconds(captured(call)) if rank == 0 else 0.0
+    spent = in_graph(call) if rank == 0 else 0.0
     dist.barrier()
     return slower(spent)
 
@@ -156,7 +164,7 @@ def time_llama(rank: int, mesh, found: dict) -> None:
         expected = layer(xs[16])
         parallelize_module(layer, mesh, LLAMA_PLAN)
         error = (layer(xs[16]) - expected).float().norm() / expected.float().norm()
-        cut = {t: slower(milliseconds(captured(lambda x=x: layer(x)))) for t, x in xs.items()}
+        cut = {t: slower(in_graph(lambda x=x: layer(x))) for t, x in xs.items()}
         eager = {t: slower(milliseconds(lambda x=x: layer(x))) for t, x in xs.items()}
         found["llama-70b"] = {"one": one, "cut": cut, "cut, eager": eager, "error": error.item()}
 
@@ -175,7 +183,7 @@ def time_experts(rank: int, mesh, found: dict) -> None:
         expected = layer(*calls[16])
         parallelize_module(layer, mesh, mxd.Experts())
         error = (layer(*calls[16]) - expected).float().norm() / expected.float().norm()
-        cut = {t: slower(milliseconds(captured(lambda c=c: layer(*c)))) for t, c in calls.items()}
+        cut = {t: slower(in_graph(lambda c=c: layer(*c))) for t, c in calls.items()}
         found["gpt-oss-120b"] = {"one": one, "cut": cut, "error": error.item()}
         for wire in ("mxfp4", "bf16"):
             torch.manual_seed(0)
@@ -197,13 +205,13 @@ def time_exchange(layer: nn.Module, style: mxd.ExpertParallel, calls: dict) -> d
         whole = partial(layer, *mine)
         asking = slower(milliseconds(whole))
         style.tokens = -(-tokens // ranks)
-        told = slower(milliseconds(captured(whole)))
+        told = slower(in_graph(whole))
         found[tokens] = {"asking": asking, "told": told, **sent_by(whole)}
         if style.tokens > 1:
             style.tokens = -(-style.tokens // 2)
             halves = [[part.tensor_split(2)[half] for part in mine] for half in range(2)]
-            both = captured(partial(together, layer, halves))
-            found[tokens]["told, two halves"] = slower(milliseconds(both))
+            both = partial(together, layer, halves)
+            found[tokens]["told, two halves"] = slower(in_graph(both))
     return found
 
 
@@ -239,15 +247,21 @@ def together(layer: nn.Module, calls: list) -> None:
     here.wait_stream(side)
 
 
-def time_links(found: dict) -> None:
+def time_links(mesh, found: dict) -> None:
     """Times what ranks send each other, alone."""
     ranks = dist.get_world_size()
-    for kilobytes in (16, 256, 8192, 65536):
+    systems = {"all-reduce": dist.all_reduce}
+    if peers_of(mesh):
+        peers = Peers(mesh.get_group(), sum_bytes=1024 * LINK_KILOBYTES[-1])
+        systems["all-reduce, one kernel"] = peers.sum_of
+        if ranks == PAIR and peers.has_room(1024 * LINK_KILOBYTES[-1]):
+            systems["all-reduce, pair"] = peers.sum_of_pair
+    for kilobytes in LINK_KILOBYTES:
         numbers = kilobytes * 512 // ranks * ranks
         t = torch.zeros(numbers, device=device_of(dist.get_rank()), dtype=torch.bfloat16)
-        found.setdefault("all-reduce", {})[kilobytes] = slower(
-            milliseconds(captured(lambda t=t: dist.all_reduce(t)))
-        )
+        for name, call in systems.items():
+            spent = slower(in_graph(partial(call, t)))
+            found.setdefault(name, {})[kilobytes] = spent
         out = torch.empty_like(t)
         found.setdefault("all-to-all", {})[kilobytes] = slower(
             milliseconds(lambda t=t, out=out: dist.all_to_all_single(out, t))
@@ -274,7 +288,7 @@ def main() -> None:
     found = {"device": torch.cuda.get_device_name() if ON_GPUS else kind}
     found |= {"ranks": dist.get_world_size(), "torch": torch.__version__}
     for step in (time_links, time_llama, time_experts):
-        step(found) if step is time_links else step(rank, mesh, found)
+        step(mesh, found) if step is time_links else step(rank, mesh, found)
         if rank == 0:
             print(json.dumps(found), flush=True)
             given.results.write_text(json.dumps(found, indent=1) + "\n")

@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import (
 
 import mx_kernels as mx
 import mx_kernels.integrations.distributed as mxd
-from mx_kernels.integrations.transformers import MXConfig
+from mx_kernels.integrations.distributed import collectives
 from tests.distributed.models import (
     FORMATS,
     LAYOUTS_HERE,
@@ -32,8 +32,8 @@ from tests.distributed.models import (
 )
 
 
-def mesh():
-    return init_device_mesh("cpu", (dist.get_world_size(),))
+def mesh(kind="cpu"):
+    return init_device_mesh(kind, (dist.get_world_size(),))
 
 
 def products(folder):
@@ -229,6 +229,8 @@ def transformers_plan(folder):
     """A model of transformers by its own plan, our layers in it."""
     import transformers  # noqa: PLC0415  only this program needs it
 
+    from mx_kernels.integrations.transformers import MXConfig  # noqa: PLC0415
+
     found = {}
     for name in ("saved", "floats"):
         more = {} if name == "saved" else {"quantization_config": MXConfig(activations="mxint8")}
@@ -291,3 +293,63 @@ def left_alone_with_experts(folder):
     m = experts()
     parallelize_module(m, mesh(), mxd.ExpertParallel())
     return left_alone(folder, partial(m, tokens(), *routed()))
+
+
+def on_gpus(folder):
+    """Sums and experts over GPUs that see each other's memory, and the same by NCCL."""
+    device = f"cuda:{dist.get_rank()}"
+    gpus = mesh("cuda")
+    peers = collectives.peers_of(gpus)
+    found = {"sees": torch.tensor(peers is not None)}
+    torch.manual_seed(dist.get_rank())
+    for dtype in (torch.bfloat16, torch.float32):
+        for shape in ((1, 8), (3, 8192), (64, 8192), (65, 8192), (900, 8192), (7, 1)):
+            part = torch.randn(shape, dtype=dtype, device=device)
+            parts = [torch.empty_like(part) for _ in range(gpus.size())]
+            dist.all_gather(parts, part)
+            name = f"{dtype}/{shape[0]}x{shape[1]}"
+            found[f"{name}/parts"] = torch.stack(parts).cpu()
+            found[f"{name}/takes"] = torch.tensor(peers.takes(part))
+            found[f"{name}/sum"] = collectives.sum_of(part, gpus, Replicate(), peers).cpu()
+    for name, call in over_gpus(device, gpus):
+        found[name] = call().cpu()
+        found[f"{name}/replayed"] = replayed(call).cpu()
+    collectives._PEERS[gpus.get_group()] = None
+    for name, call in over_gpus(device, gpus):
+        found[f"{name}/nccl"] = call().cpu()
+    return found
+
+
+def over_gpus(device, gpus):
+    """Yields calls of layers over GPUs; each rank has tokens of its own."""
+    for wire in ("mxfp4", "bf16"):
+        layer, style = experts().to(device), mxd.ExpertParallel(wire=wire)
+        x, (ids, weights) = tokens().to(device), (part.to(device) for part in routed())
+        parallelize_module(layer, gpus, style)
+        mine = [part.tensor_split(gpus.size())[dist.get_rank()] for part in (x, ids, weights)]
+        style.tokens = len(x)
+        for times in range(3):
+            yield f"experts/{wire}/{times}", partial(layer, *mine)
+            style.tokens += 100
+    m = mlp(dtype=torch.bfloat16).to(device)
+    parallelize_module(m, gpus, {"0": mxd.Colwise(), "2": mxd.Rowwise()})
+    x = tokens(dtype=torch.bfloat16).to(device)
+    yield "rows", partial(m, x)
+
+
+def replayed(call):
+    """Returns what the third replay of a CUDA graph of a call gives."""
+    with torch.no_grad():
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            call()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            y = call()
+        for _ in range(3):
+            y.zero_()
+            graph.replay()
+        torch.cuda.synchronize()
+        return y

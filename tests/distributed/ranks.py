@@ -1,4 +1,4 @@
-"""Programs on several ranks of gloo: each rank is a process of its own, and leaves its results.
+"""Programs on several ranks of gloo or NCCL: each is a process of its own, and leaves its results.
 
 results = run("products", 2, tmp_path)      a dict of tensors for each rank
 
@@ -64,8 +64,11 @@ def main(program: str, folder: str, rank: str, ranks: str) -> None:
     from tests.distributed import programs  # noqa: PLC0415
 
     torch.set_num_threads(1)
+    on_gpus = program == "on_gpus"
+    if on_gpus:
+        torch.cuda.set_device(int(rank))
     dist.init_process_group(
-        "gloo",
+        "nccl" if on_gpus else "gloo",
         init_method=f"file://{folder}/store",
         rank=int(rank),
         world_size=int(ranks),

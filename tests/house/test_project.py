@@ -553,7 +553,7 @@ def test_a_package_stays_within_its_lines(folder):
 # people's kernels or an emulator are at hand. They say that they are skipped, and why.
 NEED_MORE_THAN_THIS = {
     *("test_cuda.py", "test_cuda_fp8.py", "test_cuda_bytes.py", "test_cuda_experts.py"),
-    *("test_cuda_nvfp4.py", "test_limits.py"),
+    *("test_cuda_nvfp4.py", "test_cuda_ranks.py", "test_limits.py"),
     *("test_cuda_tiles.py", "test_aiter.py", "test_emulated.py"),
 }
 

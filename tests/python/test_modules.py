@@ -344,7 +344,7 @@ def test_activations_are_what_the_device_is_best_at_and_never_four_bits(target, 
     if target in (None, "cpu"):
         again = mx.MXLinear(module.weight)
         assert again.activations == expected
-        x = x_of(3)
+        x = x_of(3).cpu()
         assert torch.equal(mx.linear(x, module.weight), again(x))
         assert torch.equal(again(x), mx.linear(x, module.weight, activations=expected))
 

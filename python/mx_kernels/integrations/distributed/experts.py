@@ -31,12 +31,14 @@ from mx_kernels._core.checks import format_named
 from mx_kernels._core.facts import KEPT_FLOATS, WIDE_INTEGERS, facts
 from mx_kernels._core.storage import storage_of
 from mx_kernels.experts import MXExperts
-from mx_kernels.integrations.distributed.collectives import check_mesh
+from mx_kernels.integrations.distributed.collectives import Peers, check_mesh, peers_of
 from mx_kernels.integrations.distributed.cuts import Cut, bounds
 from mx_kernels.integrations.distributed.styles import Sharded, shard
 from mx_kernels.tensor import MXTensor
 
 NO_EXPERT = -1
+FEW_BYTES = 1 << 21
+"""Of a rank's floats, which GPUs that see each other's memory read before codes would be made."""
 
 
 class ExpertParallel(ParallelStyle):
@@ -47,7 +49,8 @@ class ExpertParallel(ParallelStyle):
 
     Args:
         wire: the format in which tokens travel, or "bf16" for the dtype that they have. None is
-            what the experts quantize activations to, which costs no accuracy.
+            what the experts quantize activations to, which costs no accuracy; few tokens travel as
+            they are where that is faster.
         tokens: the most that a rank has in a call, the same number on all ranks: so many rows
             travel, and no host waits. None asks all ranks in each call, and waits for the answer.
             It may be set anew between calls, as for graphs of several sizes.
@@ -83,6 +86,7 @@ class ExpertParallel(ParallelStyle):
             )
         said = self.wire or module.activations
         wire = Wire(KEPT_FLOATS if said == WIDE_INTEGERS else said, module.scale_rule)
+        few = Wire(KEPT_FLOATS, module.scale_rule) if self.wire is None else wire
         if module.apply_router_weight_on_input and wire.name != KEPT_FLOATS:
             raise ValueError(
                 f"ExpertParallel: got experts with apply_router_weight_on_input and wire "
@@ -90,6 +94,7 @@ class ExpertParallel(ParallelStyle):
                 "rounded"
             )
         ranks = check_mesh(device_mesh).size()
+        peers = peers_of(device_mesh)
         at = bounds(module.num_experts, ranks, 1)
         cuts = {name: Cut(0, 1) for name, _ in module.named_parameters()}
 
@@ -98,7 +103,9 @@ class ExpertParallel(ParallelStyle):
             with torch.no_grad():
                 rows = x.reshape(-1, x.shape[-1])
                 most = _most(rows, self.tokens, module.sharding.mesh.get_group())
-                return _exchanged(module, (rows, ids, weights), at, wire, most).view(x.shape)
+                how = few if peers and most * rows[:1].nbytes <= FEW_BYTES else wire
+                exchange = Exchange(module, at, how, peers)
+                return exchange.run(rows, ids, weights, most).view(x.shape)
 
         shard(module, device_mesh, cuts, forward)
         module.num_experts = module.down_proj.shape[0]
@@ -135,8 +142,8 @@ class Wire:
         parts = [*numbers, ids.int().contiguous(), weights.float().contiguous()]
         return torch.cat([part.view(torch.uint8) for part in parts], 1)
 
-    def unpacked(self, rows: Tensor, like: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns tokens, ids and weights of rows of bytes; tokens as `like` has them."""
+    def unpacked(self, rows: list[Tensor], like: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns tokens, ids and weights of ranks' rows of bytes; tokens as `like` has them."""
         width = like.shape[1]
         if self.name == KEPT_FLOATS:
             sizes = [width * like.element_size()]
@@ -144,11 +151,9 @@ class Wire:
             fmt = format_named(self.name)
             (_, codes), (_, scales) = storage_of((1, width), fmt, facts().plain)
             sizes = [codes, scales * fmt.scale_bytes]
-        # Copies begin where memory does, which numbers of several bytes need.
-        *numbers, ids, weights = (
-            part.clone(memory_format=torch.contiguous_format)
-            for part in rows.split([*sizes, 4 * k, 4 * k], dim=1)
-        )
+        # What is joined begins where memory does, which numbers of several bytes need.
+        parts = [of_rank.split([*sizes, 4 * k, 4 * k], dim=1) for of_rank in rows]
+        *numbers, ids, weights = (torch.cat(part) for part in zip(*parts, strict=True))
         if self.name == KEPT_FLOATS:
             x = numbers[0].view(like.dtype)
         else:
@@ -168,29 +173,50 @@ def _most(x: Tensor, tokens: int | None, group: dist.ProcessGroup) -> int:
     return tokens
 
 
-def _exchanged(
-    module: Sharded, call: tuple[Tensor, Tensor, Tensor], at: tuple[int, ...], wire: Wire, most: int
-) -> Tensor:
-    """Returns what the experts of all ranks make of this rank's tokens, ids and weights."""
-    x, ids, weights = call
-    group, rank, ranks = module.sharding.mesh.get_group(), module.sharding.rank, len(at) - 1
-    if not most:
-        return x.new_empty(x.shape)
-    added = 0, 0, 0, most - len(x)
-    numbers = nn.functional.pad(x, added), nn.functional.pad(ids, added, value=NO_EXPERT)
-    mine = wire.packed(*numbers, nn.functional.pad(weights, added))
-    rows = mine.new_empty(ranks * most, mine.shape[1])
+@dataclass(frozen=True)
+class Exchange:
+    """Tokens there and sums back."""
+
+    module: Sharded
+    at: tuple[int, ...]
+    """The first expert of each rank, and the end."""
+    wire: Wire
+    peers: Peers | None
+
+    def run(self, x: Tensor, ids: Tensor, weights: Tensor, most: int) -> Tensor:
+        """Returns what the experts of all ranks make of this rank's tokens."""
+        module, at, count = self.module, self.at, len(x)
+        rank, ranks = module.sharding.rank, len(at) - 1
+        if not most:
+            return x.new_empty(x.shape)
+        if most > count:
+            added = 0, 0, 0, most - count
+            x, weights = nn.functional.pad(x, added), nn.functional.pad(weights, added)
+            ids = nn.functional.pad(ids, added, value=NO_EXPERT)
+        mine = self.wire.packed(x, ids, weights)
+        peers = self.peers
+        if peers and not peers.has_room(max(mine.nbytes, ranks * x.nbytes)):
+            peers = None
+        group = module.sharding.mesh.get_group() if peers is None else None
+        rows = peers.gathered(mine) if peers else [_gathered(mine, ranks, group)]
+
+        tokens, ids, weights = self.wire.unpacked(rows, x, ids.shape[1])
+        is_here = (ids >= at[rank]) & (ids < at[rank + 1])
+        ids = torch.where(is_here, ids - at[rank], NO_EXPERT)
+        sums = module.computed(tokens, ids, weights).view(ranks, most, -1)
+        if peers:
+            return peers.sums_back(sums)[:count].to(x.dtype)
+        back = torch.empty_like(sums)
+        dist.all_to_all_single(back, sums, group=group)
+
+        # The order of additions is that of the ranks.
+        y = torch.zeros_like(back[0, :count], dtype=torch.float32)
+        for theirs in back[:, :count]:
+            y += theirs
+        return y.to(x.dtype)
+
+
+def _gathered(mine: Tensor, ranks: int, group: dist.ProcessGroup | None) -> Tensor:
+    rows = mine.new_empty(ranks * len(mine), mine.shape[1])
     dist.all_gather_into_tensor(rows, mine, group=group)
-
-    tokens, ids, weights = wire.unpacked(rows, x, ids.shape[1])
-    is_here = (ids >= at[rank]) & (ids < at[rank + 1])
-    ids = torch.where(is_here, ids - at[rank], NO_EXPERT)
-    sums = module.computed(tokens, ids, weights)
-    back = torch.empty_like(sums)
-    dist.all_to_all_single(back, sums, group=group)
-
-    # The order of additions is that of the ranks.
-    y = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    for theirs in back.view(ranks, most, -1)[:, : len(x)]:
-        y += theirs
-    return y.to(x.dtype)
+    return rows

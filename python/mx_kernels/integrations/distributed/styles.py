@@ -25,7 +25,13 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 from mx_kernels._core.facts import facts
 from mx_kernels.experts import MXExperts
-from mx_kernels.integrations.distributed.collectives import check_mesh, copied, joined, sum_of
+from mx_kernels.integrations.distributed.collectives import (
+    check_mesh,
+    copied,
+    joined,
+    peers_of,
+    sum_of,
+)
 from mx_kernels.integrations.distributed.cuts import Cut, bounds, sizes
 from mx_kernels.modules import MXLinear
 from mx_kernels.tensor import MXTensor
@@ -196,6 +202,7 @@ class Rowwise(_LinearStyle):
         unit = self._unit(module)
         at = bounds(module.in_features, check_mesh(device_mesh).size(), unit)
         rank = device_mesh.get_local_rank()
+        peers = peers_of(device_mesh)
 
         def forward(module: Sharded, x: Tensor) -> Tensor:
             layout = x.placements[0] if isinstance(x, DTensor) else self.input_layouts
@@ -203,7 +210,7 @@ class Rowwise(_LinearStyle):
                 x = x.to_local() if isinstance(x, DTensor) else x
             else:
                 x = copied(x, device_mesh, layout)[..., at[rank] : at[rank + 1]]
-            y = sum_of(module.computed(x), device_mesh, self.output_layouts)
+            y = sum_of(module.computed(x), device_mesh, self.output_layouts, peers)
             if isinstance(y, DTensor):
                 return y.to_local() if self.use_local_output else y
             if self.use_local_output:
@@ -230,12 +237,12 @@ class Experts(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if type(module) is not MXExperts:
             raise TypeError(f"Experts: got {type(module).__name__}, expected an MXExperts, once")
-        check_mesh(device_mesh)
+        peers = peers_of(check_mesh(device_mesh))
 
         def forward(module: Sharded, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
             x, weights = (copied(t, device_mesh, Replicate()) for t in (x, weights))
             y = module.computed(x, ids, weights)
-            y = sum_of(y, device_mesh, Replicate()) if self.reduce else y
+            y = sum_of(y, device_mesh, Replicate(), peers) if self.reduce else y
             return y.to_local() if isinstance(y, DTensor) else y
 
         shard(module, device_mesh, expert_cuts(module), forward)
