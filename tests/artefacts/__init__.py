@@ -173,7 +173,7 @@ ARTEFACTS = (
         )
         for name, kind in EXPERTS.items()
     ),
-    program("gfx950/max_matmul"),
+    program("gfx950/max_matmul", deep=True),
     program("gfx950/max_ping_pong", deep=True),
     program("gfx950/probes"),
     catalogue("cdna4/decode", "cdna4/", "gfx950/test_sharing_mut"),

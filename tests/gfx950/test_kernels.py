@@ -31,6 +31,7 @@ SCHEDULES = [
 ]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("m", [None, 5, 77])
 @pytest.mark.parametrize("tiling", TILINGS, ids=lambda t: t.label)
 def test_max_matmul_is_right_at_every_tiling(tiling, m):
@@ -41,7 +42,8 @@ def test_max_matmul_is_right_at_every_tiling(tiling, m):
         assert case.within_bound(c)
 
 
-@pytest.mark.parametrize("options", tiered(SCHEDULES, first=SCHEDULES[-1:]), ids=str)
+@pytest.mark.deep
+@pytest.mark.parametrize("options", SCHEDULES, ids=str)
 @pytest.mark.parametrize("tiling", TILINGS[:5], ids=lambda t: t.label)
 def test_max_matmul_gives_the_same_bits_in_any_order_of_waves(tiling, options):
     case = max_case(tiling)
