@@ -3,7 +3,9 @@
     system             what a call does
     bf16               cuBLAS, bfloat16 weights
     scaled_mm rowwise  cuBLAS, E4M3 codes, a float32 scale a row
+    the same, fast     sums stay in the tensor cores, which keep 14 bits of them
     scaled_mm 128      cuBLAS, E4M3 codes, 1 x 128 by 128 x 128
+    DeepGEMM           the same, where `sgl-deep-gemm` is installed
     A x W              our `matmul` of codes
     linear mxfp4       our `linear`: bfloat16 activations become MXFP4 in the call
 
@@ -14,6 +16,7 @@ one: its time does not depend on them. It prints a table, and writes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -48,19 +51,37 @@ def peers(x: torch.Tensor, w: torch.Tensor) -> dict[str, tuple[Callable, torch.T
     squares = torch.ones(-(-n // BLOCK), -(-k // BLOCK // 4) * 4)[:, : k // BLOCK].t()
     kinds = ScalingType.BlockWise1x128, ScalingType.BlockWise128x128
     out = {"out_dtype": torch.bfloat16}
+
+    def rowwise(w: torch.Tensor, *, is_fast: bool) -> torch.Tensor:
+        scales = {"scale_a": rows, "scale_b": columns}
+        return torch._scaled_mm(codes, w.t(), **scales, **out, use_fast_accum=is_fast)
+
     return {
         "bf16": (lambda w: torch.mm(x, w.T), w),
-        "scaled_mm rowwise": (
-            lambda w: torch._scaled_mm(codes, w.t(), scale_a=rows, scale_b=columns, **out),
-            weights,
-        ),
+        "scaled_mm rowwise": (partial(rowwise, is_fast=False), weights),
+        "the same, fast": (partial(rowwise, is_fast=True), weights),
         "scaled_mm 128": (
             lambda w: scaled_mm(
                 codes, w.t(), blocks, kinds[0], squares, kinds[1], output_dtype=torch.bfloat16
             ),
             weights,
         ),
+        **deep_gemm(codes, weights),
     }
+
+
+def deep_gemm(codes: torch.Tensor, weights: torch.Tensor) -> dict[str, tuple]:
+    """Returns DeepGEMM's call, if it is installed; its kernels are compiled at their first use."""
+    try:
+        from deep_gemm import fp8_gemm_nt  # noqa: PLC0415  an optional package
+        from deep_gemm.utils.layout import get_mn_major_tma_aligned_tensor  # noqa: PLC0415
+    except ImportError:
+        return {}
+    (m, k), n = codes.shape, len(weights)
+    blocks = get_mn_major_tma_aligned_tensor(torch.ones(m, k // BLOCK))
+    squares = torch.ones(-(-n // BLOCK), k // BLOCK)
+    d = torch.empty(m, n, dtype=torch.bfloat16)
+    return {"DeepGEMM": (lambda w: fp8_gemm_nt((codes, blocks), (w, squares), d), weights)}
 
 
 def times(m: int, n: int, k: int) -> dict[str, float]:

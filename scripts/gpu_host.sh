@@ -11,12 +11,12 @@
 #   scripts/gpu_host.sh rocm RESULTS    on an MI355X, with the package and torch for ROCm installed, an hour:
 #                                       claims, times beside peers' and the model's; RESULTS.tar.gz has all
 #
-# FOLDER/site is put on the Python path: packages that the host lacks, humming as a peer of the bench.
+# FOLDER/site is put on the Python path: packages that the host lacks, and peers of the bench.
 set -euo pipefail
 ARCHITECTURE=${ARCHITECTURE:-sm_90a}
 CPU=${CPU:-x86-64-v3}
 RUNTIME=(lib{AsyncRTMojoBindings,AsyncRTRuntimeGlobals,KGENCompilerRTShared,MSupportGlobals,MGPRT,NVPTX}.so)
-HUMMING=$(sed -n 's/^bench-cuda = \["\(.*\)"\]$/\1/p' pyproject.toml)
+mapfile -t PEERS < <(sed -n 's/^bench-cuda = \[\(.*\)\]$/\1/p' pyproject.toml | grep -o '[^", ]\+')
 # What makes its claims on CUDA tensors too.
 TESTS=(hopper/test_cuda{,_fp8,_bytes,_experts,_nvfp4}.py simt/test_cuda{,_tiles}.py
     numerics/test_{quantize,dequantize,layouts,matmul,weight_only,experts,fp8,nvfp4,fused,fuzz}.py
@@ -37,7 +37,9 @@ pack() {
     cp "${RUNTIME[@]/#/$lib/}" "$built"
     tar -C "$built" -cf - . | xz -T0 -6 > "$1/modules.tar.xz"
     rm -r "$built"
-    python -m pip install --quiet --no-deps --upgrade --target "$1/site" platformdirs "$HUMMING"
+    # What DeepGEMM is loaded by has a wheel for each Python.
+    python -m pip install --quiet --no-deps --upgrade --only-binary :all: --python-version 3.12 \
+        --target "$1/site" platformdirs apache-tvm-ffi==0.1.11 "${PEERS[@]}"
 }
 
 enter() {
