@@ -21,6 +21,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.nn.functional import all_gather
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
 
+from mx_kernels._core.builds import LOG
+
 DIRECT_BYTES = 1 << 20
 """That a rank reads of others for a sum by one kernel of torch's, which takes some of a GPU."""
 PAIR, PAIR_BYTES = 2, 1 << 26
@@ -192,22 +194,36 @@ def peers_of(mesh: DeviceMesh) -> Peers | None:
     """
     group = mesh.get_group()
     if group not in _PEERS:
-        _PEERS[group] = Peers(group) if _sees_all(group, mesh.device_type) else None
+        _PEERS[group] = _made_peers(group, mesh.device_type)
     return _PEERS[group]
 
 
-def _sees_all(group: dist.ProcessGroup, device_type: str) -> bool:
-    """Says whether every rank is a GPU of one host that reaches all others' memory."""
+def _made_peers(group: dist.ProcessGroup, device_type: str) -> Peers | None:
     ranks = dist.get_world_size(group)
     if device_type != "cuda" or torch.version.hip or ranks not in DIRECT_RANKS:
-        return False
+        return None
     here = torch.cuda.current_device()
-    found: list = [None] * ranks
-    dist.all_gather_object(found, (socket.gethostname(), here), group)
-    hosts, devices = zip(*found, strict=True)
-    is_one_host = len(set(hosts)) == 1 and len(set(devices)) == ranks
-    sees = is_one_host and all(
+    places = _told((socket.gethostname(), here), group)
+    hosts, devices = zip(*places, strict=True)
+    sees = len(set(hosts)) == 1 and len(set(devices)) == ranks
+    sees = sees and all(
         torch.cuda.can_device_access_peer(here, other) for other in devices if other != here
     )
-    dist.all_gather_object(found, sees, group)
-    return all(found)
+    if not all(_told(sees, group)):
+        return None
+    peers, error = None, None
+    try:
+        peers = Peers(group)
+    except RuntimeError as failed:
+        error = f"rank {dist.get_rank(group)}: {failed}"
+    if errors := [one for one in _told(error, group) if one]:
+        LOG.warning("NCCL sums what GPUs of one host could read from each other: %s", errors[0])
+        return None
+    return peers
+
+
+def _told(value: Any, group: dist.ProcessGroup) -> list:
+    """Returns every rank's value."""
+    found: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, value, group)
+    return found
