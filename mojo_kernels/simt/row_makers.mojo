@@ -1,4 +1,5 @@
-"""Rows that are made on the way, sixteen numbers at once: through a norm, or of gates and ups.
+"""Rows that are made on the way, sixteen numbers at once: through a norm, of gates and ups, or
+rotated.
 
 A norm adds a row up first, a warp a segment, each lane two chunks of it, 256 elements apart:
 
@@ -151,6 +152,59 @@ struct GatedRows[made: DType](RowMaker):
 def _hidden(word: Int32, limit: Float32, alpha: Float32, gates: Chunk, ups: Chunk) -> Chunk:
     """Returns what any gate makes: once in a kernel, for all gates are long."""
     return Gate.of_word(word, limit, alpha).of(gates, ups)
+
+
+@fieldwise_init
+struct RotatedRows(RowMaker):
+    """Rows whose blocks are multiplied by a Hadamard matrix, of any type.
+
+    A thread reads a whole block of up to eight pairs for its own: what is read again is near, and
+    threads exchange nothing. Halves are added or subtracted first, as on a CPU.
+    """
+
+    comptime MADE = DType.float32
+
+    var x: AnyFloats
+    var pairs: Int32
+    """Of a block: 2, 4 or 8."""
+    var factor: Float32
+
+    @always_inline
+    def begin[aligned: Bool](self, row: Int) -> RowNumbers:
+        return RowNumbers(0, 0)
+
+    @always_inline
+    def pair[
+        aligned: Bool
+    ](self, row: Int, pair: Int, numbers: RowNumbers) -> SIMD[Self.MADE, PAIR]:
+        var half = self.pairs >> 1
+        var own, y = Int32(pair) & (self.pairs - 1), Floats()
+        for first in range(Int32(0), max(half >> 1, 1)):
+            var at = Int32(pair) - own + first
+            var sums = self._both[aligned](row, at, half, own)
+            if half > 1:
+                var others = self._both[aligned](row, at + (half >> 1), half, own)
+                sums = _sums_of(sums, others, own & (half >> 1) != 0)
+            y = sums if first == 0 else _sums_of(y, sums, own & 1 != 0)
+        comptime for step in [8, 4, 2, 1]:
+            comptime for i in range(PAIR):
+                comptime if i & step == 0:
+                    var low, high = y[i], y[i + step]
+                    y[i], y[i + step] = low + high, low - high
+        return made_of[Self.MADE](y * self.factor, self.x.dtype)
+
+    @always_inline
+    def _both[aligned: Bool](self, row: Int, pair: Int32, half: Int32, own: Int32) -> Floats:
+        """Returns a pair of chunks with or without the one half a block behind."""
+        var low = load_floats[Self.MADE, aligned](self.x, row, Int(pair) * PAIR)
+        var high = load_floats[Self.MADE, aligned](self.x, row, Int(pair + half) * PAIR)
+        return _sums_of(low, high, own & half != 0)
+
+
+@always_inline
+def _sums_of(low: Floats, high: Floats, is_upper: Bool) -> Floats:
+    """Returns sums, in an upper half differences."""
+    return high.fma(Floats(-1 if is_upper else 1), low)
 
 
 @fieldwise_init

@@ -26,6 +26,7 @@ from ...numbers.floats import FLOAT_TYPES, float_code
 from ...numbers.formats import FORMATS, Format
 from ...numbers.norms import Rounds, SEGMENT, mean_of, reciprocal_of
 from ...numbers.rounding import carry_of
+from ...problem import ANY, may_be
 from ...tiles import RegisterTile, in_registers
 from ..chip import CUS, LANES, WORD_BYTES
 from ..instructions.lds import Lds, allocate_lds, tile_at
@@ -393,7 +394,9 @@ struct _OfK[dtype: DType](TrivialRegisterPassable):
 
 def _kind_of(norm: Norm, dtype: Int) -> Int32:
     """Returns the bits of a norm of rows of a type."""
-    var kind = Int32(norm.weights_are_float) * _FLOAT_WEIGHTS + Int32(norm.is_centered) * _IS_CENTERED
+    var kind = (
+        Int32(norm.weights_are_float) * _FLOAT_WEIGHTS + Int32(norm.is_centered) * _IS_CENTERED
+    )
     kind += Int32(norm.rounds == Rounds.EACH) * _IS_EACH + Int32(norm.residual != 0) * _HAS_RESIDUAL
     var of_rows = norm.weights_are_float == (dtype == float_code(DType.float32))
     var is_usual = not norm.is_centered and norm.rounds == Rounds.EACH and of_rows
@@ -401,8 +404,13 @@ def _kind_of(norm: Norm, dtype: Int) -> Int32:
     return kind + Int32(is_usual) * _IS_USUAL
 
 
-def quantize_norm(given: NormQuantizeCall, mut queue: Some[Queue]) raises -> Bool:
-    """Launches the kernel for rows behind a norm; says if there is one."""
+def quantize_norm[
+    known: Int = ANY, known_dtype: Int = ANY
+](given: NormQuantizeCall, mut queue: Some[Queue]) raises -> Bool:
+    """Launches the kernel for rows behind a norm; says if there is one.
+
+    Of a format and a type that are known when it is compiled there is code alone.
+    """
     if not takes(given):
         return False
     var call, norm = given.call, given.norm
@@ -412,7 +420,7 @@ def quantize_norm(given: NormQuantizeCall, mut queue: Some[Queue]) raises -> Boo
         comptime format = FORMATS[f]
         comptime for i in range(len(FLOAT_TYPES)):
             comptime dtype = FLOAT_TYPES[i]
-            comptime if is_made(format):
+            comptime if is_made(format) and may_be(known, f) and may_be(known_dtype, i):
                 if call.format == f and call.dtype == i:
                     queue.launch[norm_to_codes[format, dtype]](
                         Grid(groups, threads=waves * Int(LANES)),
