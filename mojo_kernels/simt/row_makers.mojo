@@ -177,15 +177,14 @@ struct RotatedRows(RowMaker):
     def pair[
         aligned: Bool
     ](self, row: Int, pair: Int, numbers: RowNumbers) -> SIMD[Self.MADE, PAIR]:
-        var half = self.pairs >> 1
-        var own, y = Int32(pair) & (self.pairs - 1), Floats()
-        for first in range(Int32(0), max(half >> 1, 1)):
-            var at = Int32(pair) - own + first
-            var sums = self._both[aligned](row, at, half, own)
-            if half > 1:
-                var others = self._both[aligned](row, at + (half >> 1), half, own)
-                sums = _sums_of(sums, others, own & (half >> 1) != 0)
-            y = sums if first == 0 else _sums_of(y, sums, own & 1 != 0)
+        comptime if is_amd_gpu():
+            return self._made[aligned](row, pair)
+        else:
+            return _rotated[aligned](self.x, self.pairs, self.factor, row, pair)
+
+    @always_inline
+    def _made[aligned: Bool](self, row: Int, pair: Int) -> Floats:
+        var y = self._turned[aligned](row, pair, 0).join(self._turned[aligned](row, pair, CHUNK))
         comptime for step in [8, 4, 2, 1]:
             comptime for i in range(PAIR):
                 comptime if i & step == 0:
@@ -194,17 +193,41 @@ struct RotatedRows(RowMaker):
         return made_of[Self.MADE](y * self.factor, self.x.dtype)
 
     @always_inline
-    def _both[aligned: Bool](self, row: Int, pair: Int32, half: Int32, own: Int32) -> Floats:
-        """Returns a pair of chunks with or without the one half a block behind."""
-        var low = load_floats[Self.MADE, aligned](self.x, row, Int(pair) * PAIR)
-        var high = load_floats[Self.MADE, aligned](self.x, row, Int(pair + half) * PAIR)
+    def _turned[aligned: Bool](self, row: Int, pair: Int, column: Int) -> Chunk:
+        """Returns a chunk of a pair, with or without those of the block's other pairs."""
+        var half, own, y = self.pairs >> 1, Int32(pair) & (self.pairs - 1), Chunk()
+        for first in range(Int32(0), max(half >> 1, 1)):
+            var at = Int32(pair) - own + first
+            var sums = self._both[aligned](row, at, half, own, column)
+            if half > 1:
+                var others = self._both[aligned](row, at + (half >> 1), half, own, column)
+                sums = _sums_of(sums, others, own & (half >> 1) != 0)
+            y = sums if first == 0 else _sums_of(y, sums, own & 1 != 0)
+        return y
+
+    @always_inline
+    def _both[
+        aligned: Bool
+    ](self, row: Int, pair: Int32, half: Int32, own: Int32, column: Int) -> Chunk:
+        """Returns a chunk with or without the one half a block behind."""
+        comptime ALIGNMENT = CHUNK if aligned else 1
+        var low = self.x.load[CHUNK, ALIGNMENT](row, Int(pair) * PAIR + column)
+        var high = self.x.load[CHUNK, ALIGNMENT](row, Int(pair + half) * PAIR + column)
         return _sums_of(low, high, own & half != 0)
 
 
+@no_inline
+def _rotated[
+    aligned: Bool
+](x: AnyFloats, pairs: Int32, factor: Float32, row: Int, pair: Int) -> Floats:
+    """Returns a rotated pair: apart, its registers are free for what becomes of it."""
+    return RotatedRows(x, pairs, factor)._made[aligned](row, pair)
+
+
 @always_inline
-def _sums_of(low: Floats, high: Floats, is_upper: Bool) -> Floats:
+def _sums_of(low: Chunk, high: Chunk, is_upper: Bool) -> Chunk:
     """Returns sums, in an upper half differences."""
-    return high.fma(Floats(-1 if is_upper else 1), low)
+    return high.fma(Chunk(-1 if is_upper else 1), low)
 
 
 @fieldwise_init
