@@ -94,14 +94,11 @@ def kept_halves[distance: Int](low: Float32, high: Float32) -> Float32:
     Waits are for a lane that has just written what another reads.
     """
     comptime UPPER = "0xc" if distance == HALF_ROW_LANES else "0xa"
-    comptime ADD = String(
-        "s_nop 1\n",
-        "v_add_f32_dpp $0, $1, $1 row_shl:", distance,
-        " row_mask:0xf bank_mask:0xf bound_ctrl:1\n",
-        "s_nop 1\n",
-        "v_add_f32_dpp $0, $2, $2 row_shr:", distance, " row_mask:0xf bank_mask:", UPPER, "\n",
-        "s_nop 1",
-    )  # fmt: skip
+    comptime LOWER = String("v_add_f32_dpp $0, $1, $1 row_shl:", distance, " row_mask:0xf")
+    comptime HIGHER = String("v_add_f32_dpp $0, $2, $2 row_shr:", distance, " row_mask:0xf")
+    comptime WAIT = "s_nop 1\n"
+    comptime ALL = " bank_mask:0xf bound_ctrl:1\n"
+    comptime ADD = String(WAIT, LOWER, ALL, WAIT, HIGHER, " bank_mask:", UPPER, "\n", WAIT)
     return inlined_assembly[ADD, Float32, constraints="=&v,v,v", has_side_effect=False](low, high)
 
 
