@@ -134,8 +134,8 @@ Hopper's builds on the room of any GPU.
             quantize.mojo         rows to blocks of MX formats, and the launch
             float_scales.mojo     blocks with float scales
             norms.mojo            rows behind a norm, which stay in registers
-            gates.mojo            hidden numbers of gates and ups
-            shape.mojo            which norms and gates they take, and in how many waves
+            gates.mojo            hidden numbers of gates and ups, and rotated rows
+            shape.mojo            which of these they take, and in how many waves
             chunks.mojo           what lanes load, encode and store of such rows
             order.mojo            rows of groups by tiles
         epilogue/             from sums to memory

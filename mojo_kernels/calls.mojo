@@ -3,6 +3,8 @@
 Products have `problem.mojo`. Whoever makes a call has checked it.
 """
 
+from std.math import sqrt
+
 from .numbers.floats import float_bytes
 from .numbers.gates import Gate
 from .numbers.norms import Rounds
@@ -90,6 +92,15 @@ struct HadamardQuantizeCall(TrivialRegisterPassable):
     var call: QuantizeCall
     var block: Int
     """Elements that are rotated together: a power of two from 32 to 128."""
+
+    def factor(self) -> Float32:
+        """Returns what sums and differences are multiplied by."""
+        return Float32(1 / sqrt(Float64(self.block)))
+
+    def is_aligned(self, num_bytes: Int) -> Bool:
+        """Says whether rows lie at multiples of so many bytes."""
+        var stride = self.call.row_stride * float_bytes(self.call.dtype)
+        return (self.call.values | stride) % num_bytes == 0
 
 
 @fieldwise_init

@@ -39,6 +39,8 @@ SIMULATED_EIGHT_BITS = "gfx950-eight-bits"
 """The target whose rows are products of eight-bit codes, on that model."""
 SIMULATED_AITER = "gfx950-aiter"
 """The target whose rows are products beside AITER's tuned tiles, on that model."""
+SIMULATED_NORMS = "gfx950-norms"
+"""The target whose rows are norms before products, on that model."""
 ACCURACY = "accuracy"
 """What formats cost a language model."""
 LIMITS = "cpu-limits"
@@ -47,6 +49,7 @@ MAX = "max"
 """Whole models by MAX's engine."""
 WITHOUT_PAGE = (
     SWEEP, EXPERTS, ACCURACY, LIMITS, MAX, SIMULATED_EXPERTS, SIMULATED_EIGHT_BITS, SIMULATED_AITER,
+    SIMULATED_NORMS,
 )  # fmt: skip
 """Targets whose tables are only in bench/results."""
 WITH_MODEL = ("cpu",)
@@ -58,6 +61,7 @@ SIMULATED = {
     SIMULATED_EXPERTS: "bench.targets.gfx950_experts",
     SIMULATED_EIGHT_BITS: "bench.targets.gfx950_eight_bits",
     SIMULATED_AITER: "bench.targets.gfx950_aiter",
+    SIMULATED_NORMS: "bench.simulated.norms",
 }
 """Target name and its module, of those that are simulated."""
 WITH_OWN_ROWS = {

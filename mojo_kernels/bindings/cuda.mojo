@@ -21,6 +21,7 @@ from mojo_kernels.bindings.protocol import (
     read_experts,
     read_gate_quantize,
     read_grouped,
+    read_hadamard_quantize,
     read_norm_quantize,
     read_problem,
     read_quantize,
@@ -28,7 +29,7 @@ from mojo_kernels.bindings.protocol import (
 )
 from mojo_kernels.launch.cuda_queue import CudaDevice, CudaQueue
 from mojo_kernels.problem import Known
-from mojo_kernels.simt.prologue import gate_quantize, norm_quantize
+from mojo_kernels.simt.prologue import gate_quantize, hadamard_quantize, norm_quantize
 from mojo_kernels.simt.quantize import dequantize, quantize, relayout
 
 
@@ -98,6 +99,14 @@ def py_gate_quantize(arguments: PythonObject) raises:
     gate_quantize(call, queue)
 
 
+def py_hadamard_quantize(arguments: PythonObject) raises:
+    """Takes the call and (device, stream)."""
+    var args = Arguments(arguments)
+    var call = read_hadamard_quantize(args)
+    var queue = _queue(args)
+    hadamard_quantize(call, queue)
+
+
 def py_dequantize(arguments: PythonObject) raises:
     """Takes the call and (device, stream)."""
     var args = Arguments(arguments)
@@ -124,6 +133,7 @@ def add_functions(mut module: PythonModuleBuilder) raises:
     module.def_function[py_quantize]("quantize")
     module.def_function[py_norm_quantize]("norm_quantize")
     module.def_function[py_gate_quantize]("gate_quantize")
+    module.def_function[py_hadamard_quantize]("hadamard_quantize")
     module.def_function[py_dequantize]("dequantize")
     module.def_function[py_relayout]("relayout")
 

@@ -22,12 +22,13 @@ from mojo_kernels.bindings.protocol import (
     Arguments,
     read_dequantize,
     read_gate_quantize,
+    read_hadamard_quantize,
     read_norm_quantize,
     read_quantize,
     read_relayout,
     unknown,
 )
-from mojo_kernels.cdna4.prepare.gates import quantize_gate
+from mojo_kernels.cdna4.prepare.gates import quantize_gate, quantize_rotated
 from mojo_kernels.cdna4.prepare.norms import quantize_norm
 from mojo_kernels.cdna4.prepare.quantize import QuantizeKernel, quantizes_to
 from mojo_kernels.launch.hip_queue import Hip, HipDevice, HipQueue
@@ -36,7 +37,7 @@ from mojo_kernels.numbers.floats import FLOAT_TYPES
 from mojo_kernels.numbers.formats import FORMATS
 from mojo_kernels.numbers.rounding import Rounding
 from mojo_kernels.simt.copy import copy_rows
-from mojo_kernels.simt.prologue import gate_quantize, norm_quantize
+from mojo_kernels.simt.prologue import gate_quantize, hadamard_quantize, norm_quantize
 from mojo_kernels.simt.quantize import THREADS, dequantize, relayout
 from mojo_kernels.launch.grid import Grid
 
@@ -118,6 +119,15 @@ def py_gate_quantize(arguments: PythonObject) raises:
         gate_quantize[is_nvidia=False](call, queue)
 
 
+def py_hadamard_quantize(arguments: PythonObject) raises:
+    """Takes the call and (device, stream)."""
+    var args = Arguments(arguments)
+    var call = read_hadamard_quantize(args)
+    var queue = hip_queue(args)
+    if not quantize_rotated(call, queue):
+        hadamard_quantize(call, queue)
+
+
 def py_dequantize(arguments: PythonObject) raises:
     """Takes the call and (device, stream)."""
     var args = Arguments(arguments)
@@ -171,6 +181,7 @@ def PyInit__mx_kernels_hip() abi("C") -> PythonObject:
         module.def_function[py_quantize]("quantize")
         module.def_function[py_norm_quantize]("norm_quantize")
         module.def_function[py_gate_quantize]("gate_quantize")
+        module.def_function[py_hadamard_quantize]("hadamard_quantize")
         module.def_function[py_dequantize]("dequantize")
         module.def_function[py_relayout]("relayout")
         module.def_function[py_copy_rows]("copy_rows")

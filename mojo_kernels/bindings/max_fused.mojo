@@ -6,8 +6,8 @@
                                                     activation, interleaved, format, rounding
 
 A residual and ups are [M, K], or [0, 0] for none, and so is what comes back of no residual; a
-weight and a bias are [K], or [0]. What else holds, see `max_ops`; GPUs, gfx950 too, have the
-portable kernels.
+weight and a bias are [K], or [0]. What else holds, see `max_ops`; gfx950 has kernels of its own, and
+the portable ones for what these do not take.
 """
 
 import extensibility
@@ -18,6 +18,8 @@ from std.sys import size_of
 
 from ..backend import has_cdna4, is_nvidia
 from ..calls import GateQuantizeCall, Norm, NormQuantizeCall, QuantizeCall
+from ..cdna4.prepare.gates import quantize_gate
+from ..cdna4.prepare.norms import quantize_norm
 from ..cpu.max_runtime import RuntimeTeam
 from ..cpu.prologue import run_gate_quantize, run_norm_quantize
 from ..launch.context_queue import ContextQueue
@@ -86,6 +88,9 @@ struct MXNormQuantize:
             check_shape("x", x, rows, k)
             var queue = ContextQueue(context)
             if rows != 0:
+                comptime if has_cdna4():
+                    if quantize_norm[format_code[format](), dtype_code[dtype]()](call, queue):
+                        return
                 portable.norm_quantize[is_nvidia(), format_code[format]()](call, queue)
 
 
@@ -137,6 +142,9 @@ struct MXGateQuantize:
             check_shape("x", x, rows, x.dim_size(1))
             var queue = ContextQueue(context)
             if rows != 0:
+                comptime if has_cdna4():
+                    if quantize_gate[format_code[format](), dtype_code[dtype]()](call, queue):
+                        return
                 portable.gate_quantize[is_nvidia(), format_code[format]()](call, queue)
 
 

@@ -29,6 +29,7 @@ from mojo_kernels.bindings.protocol import (
     read_experts,
     read_gate_quantize,
     read_grouped,
+    read_hadamard_quantize,
     read_norm_quantize,
     read_problem,
     read_quantize,
@@ -37,7 +38,7 @@ from mojo_kernels.bindings.protocol import (
 from mojo_kernels.bindings.record import numbers
 from mojo_kernels.launch.ptx_queue import PtxQueue
 from mojo_kernels.problem import Known
-from mojo_kernels.simt.prologue import gate_quantize, norm_quantize
+from mojo_kernels.simt.prologue import gate_quantize, hadamard_quantize, norm_quantize
 from mojo_kernels.simt.quantize import dequantize, quantize, relayout
 
 
@@ -124,6 +125,14 @@ def py_tell_gate_quantize(arguments: PythonObject) raises -> PythonObject:
     return _launches(queue)
 
 
+def py_tell_hadamard_quantize(arguments: PythonObject) raises -> PythonObject:
+    """Takes the call."""
+    var args = Arguments(arguments)
+    var queue = PtxQueue()
+    hadamard_quantize(read_hadamard_quantize(args), queue)
+    return _launches(queue)
+
+
 def py_tell_dequantize(arguments: PythonObject) raises -> PythonObject:
     """Takes the call."""
     var args = Arguments(arguments)
@@ -152,6 +161,7 @@ def PyInit__mx_kernels_ptx() abi("C") -> PythonObject:
         module.def_function[py_tell_quantize]("tell_quantize")
         module.def_function[py_tell_norm_quantize]("tell_norm_quantize")
         module.def_function[py_tell_gate_quantize]("tell_gate_quantize")
+        module.def_function[py_tell_hadamard_quantize]("tell_hadamard_quantize")
         module.def_function[py_tell_dequantize]("tell_dequantize")
         module.def_function[py_tell_relayout]("tell_relayout")
         return module.finalize()

@@ -191,9 +191,9 @@ struct RotatedRows(RowMaker):
         var call = self.call.call
         var x = matrix[dtype](call.values, call.rows, call.k, call.row_stride)
         var out = flat[dtype](address, call.k)
-        comptime FACTOR = Float32(Float64(block) ** -0.5)
+        var factor = self.call.factor()
         for k in range(0, call.k, block):
-            var rotated = _rotated(_floats[width=block](x, row, k)) * FACTOR
+            var rotated = _rotated(_floats[width=block](x, row, k)) * factor
             out.store[alignment=1](Coord(k), round_to[dtype](rotated))
 
 

@@ -11,7 +11,7 @@ from std.bit import log2_floor
 from std.memory import bitcast
 from std.utils import StaticTuple
 
-from ..calls import GateQuantizeCall, NormQuantizeCall, QuantizeCall
+from ..calls import GateQuantizeCall, HadamardQuantizeCall, NormQuantizeCall, QuantizeCall
 from ..launch.grid import Grid
 from ..launch.queue import DevicePointer, Queue, device_pointer
 from ..numbers.formats import Format, block_of, has_e4m3_scales, has_float_scales
@@ -26,7 +26,7 @@ from .host import BFLOAT16, FLOAT32, VECTOR_BYTES
 from .pairs import PAIR, encode_e4m3_block, encode_pair, finite_magnitude_of, magnitude_of
 from .pairs import quantize_pair, store_e4m3_scale
 from .quantize import CODE_BITS, LOG2_WARP, THREADS, amax_of_warps, bits_of, may_have_bits
-from .row_makers import GatedRows, NormedRows, RowMaker, RowNumbers
+from .row_makers import GatedRows, NormedRows, RotatedRows, RowMaker, RowNumbers
 from .views import AnyFloats, flat_of
 
 comptime MANY_ROWS = 1024
@@ -251,6 +251,14 @@ def gate_quantize[
                     alpha=gate.alpha,
                 )
                 _launch[known](maker, call, aligned, queue)
+
+
+def hadamard_quantize(given: HadamardQuantizeCall, mut queue: Some[Queue]) raises:
+    """Quantizes rows that are rotated within blocks."""
+    var call = given.call
+    var x = _floats(call.values, call.row_stride, call.dtype)
+    var maker = RotatedRows(x, Int32(given.block // PAIR), given.factor())
+    _launch[ANY](maker, call, given.is_aligned(VECTOR_BYTES), queue)
 
 
 def _floats(address: Int, row_stride: Int, dtype: Int) -> AnyFloats:

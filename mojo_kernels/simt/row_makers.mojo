@@ -1,4 +1,5 @@
-"""Rows that are made on the way, sixteen numbers at once: through a norm, or of gates and ups.
+"""Rows that are made on the way, sixteen numbers at once: through a norm, of gates and ups, or
+rotated.
 
 A norm adds a row up first, a warp a segment, each lane two chunks of it, 256 elements apart:
 
@@ -151,6 +152,82 @@ struct GatedRows[made: DType](RowMaker):
 def _hidden(word: Int32, limit: Float32, alpha: Float32, gates: Chunk, ups: Chunk) -> Chunk:
     """Returns what any gate makes: once in a kernel, for all gates are long."""
     return Gate.of_word(word, limit, alpha).of(gates, ups)
+
+
+@fieldwise_init
+struct RotatedRows(RowMaker):
+    """Rows whose blocks are multiplied by a Hadamard matrix, of any type.
+
+    A thread reads a whole block of up to eight pairs for its own: what is read again is near, and
+    threads exchange nothing. Halves are added or subtracted first, as on a CPU.
+    """
+
+    comptime MADE = DType.float32
+
+    var x: AnyFloats
+    var pairs: Int32
+    """Of a block: 2, 4 or 8."""
+    var factor: Float32
+
+    @always_inline
+    def begin[aligned: Bool](self, row: Int) -> RowNumbers:
+        return RowNumbers(0, 0)
+
+    @always_inline
+    def pair[
+        aligned: Bool
+    ](self, row: Int, pair: Int, numbers: RowNumbers) -> SIMD[Self.MADE, PAIR]:
+        comptime if is_amd_gpu():
+            return self._made[aligned](row, pair)
+        else:
+            return _rotated[aligned](self.x, self.pairs, self.factor, row, pair)
+
+    @always_inline
+    def _made[aligned: Bool](self, row: Int, pair: Int) -> Floats:
+        var y = self._turned[aligned](row, pair, 0).join(self._turned[aligned](row, pair, CHUNK))
+        comptime for step in [8, 4, 2, 1]:
+            comptime for i in range(PAIR):
+                comptime if i & step == 0:
+                    var low, high = y[i], y[i + step]
+                    y[i], y[i + step] = low + high, low - high
+        return made_of[Self.MADE](y * self.factor, self.x.dtype)
+
+    @always_inline
+    def _turned[aligned: Bool](self, row: Int, pair: Int, column: Int) -> Chunk:
+        """Returns a chunk of a pair, with or without those of the block's other pairs."""
+        var half, own, y = self.pairs >> 1, Int32(pair) & (self.pairs - 1), Chunk()
+        for first in range(Int32(0), max(half >> 1, 1)):
+            var at = Int32(pair) - own + first
+            var sums = self._both[aligned](row, at, half, own, column)
+            if half > 1:
+                var others = self._both[aligned](row, at + (half >> 1), half, own, column)
+                sums = _sums_of(sums, others, own & (half >> 1) != 0)
+            y = sums if first == 0 else _sums_of(y, sums, own & 1 != 0)
+        return y
+
+    @always_inline
+    def _both[
+        aligned: Bool
+    ](self, row: Int, pair: Int32, half: Int32, own: Int32, column: Int) -> Chunk:
+        """Returns a chunk with or without the one half a block behind."""
+        comptime ALIGNMENT = CHUNK if aligned else 1
+        var low = self.x.load[CHUNK, ALIGNMENT](row, Int(pair) * PAIR + column)
+        var high = self.x.load[CHUNK, ALIGNMENT](row, Int(pair + half) * PAIR + column)
+        return _sums_of(low, high, own & half != 0)
+
+
+@no_inline
+def _rotated[
+    aligned: Bool
+](x: AnyFloats, pairs: Int32, factor: Float32, row: Int, pair: Int) -> Floats:
+    """Returns a rotated pair: apart, its registers are free for what becomes of it."""
+    return RotatedRows(x, pairs, factor)._made[aligned](row, pair)
+
+
+@always_inline
+def _sums_of(low: Chunk, high: Chunk, is_upper: Bool) -> Chunk:
+    """Returns sums, in an upper half differences."""
+    return high.fma(Chunk(-1 if is_upper else 1), low)
 
 
 @fieldwise_init

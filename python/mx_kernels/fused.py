@@ -36,6 +36,7 @@ from mx_kernels.hints import (
     ScaleRule,
 )
 from mx_kernels.modules import MXLinear, arranged, join_parts
+from mx_kernels.ops import matmul
 from mx_kernels.tensor import MXTensor
 
 _OPS = torch.ops.mx_kernels
@@ -257,14 +258,16 @@ def mlp(
     """Computes a dense MLP: `activation(x @ w_gate_up.T + bias) @ w_down.T + bias`.
 
     It is a layer of one expert that every row goes to, see `moe`: the gate is in the epilogue of
-    the first product, whose sums never reach memory.
+    the first product, whose sums never reach memory. Of codes, as a norm gives them, it is
+    `matmul`, `gate_quantize` to their format and `matmul`, with float32 in between; no gradient
+    passes the hidden numbers then.
 
     >>> w_gate_up, w_down = quantize(torch.randn(128, 32)), quantize(torch.randn(32, 64))
     >>> mlp(torch.randn(2, 3, 32), w_gate_up, w_down).shape
     torch.Size([2, 3, 32])
 
     Args:
-        x: floats [..., H].
+        x: floats [..., H], or codes.
         w_gate_up: weights [2I, H], in any format and layout; [I, H] without a gate.
         w_down: weights [H, I].
         bias_gate_up: floats [2I]; [I] without a gate.
@@ -277,7 +280,7 @@ def mlp(
         linear_beta: of "situ".
         scale_rule: how x and the hidden numbers are quantized, as in `linear`.
         out_dtype: None is x's; else a name, a torch dtype or a NumPy dtype.
-        activations: what both are multiplied as, as in `linear`.
+        activations: what both are multiplied as, as in `linear`; of codes their format.
 
     Raises:
         TypeError: if an argument is of another type or dtype.
@@ -285,6 +288,14 @@ def mlp(
     """
     for name, w in (("w_gate_up", w_gate_up), ("w_down", w_down)):
         check_weights(w, name)
+    if isinstance(x, MXTensor):
+        if activations not in {None, x.format}:
+            raise ValueError(f"activations: got {activations!r} for codes, expected {x.format!r}")
+        sums = matmul(x, w_gate_up, bias=bias_gate_up, out_dtype="float32")
+        numbers = {"limit": limit, "alpha": alpha, "beta": beta, "linear_beta": linear_beta}
+        rules = {"hidden_act": hidden_act, "interleaved": interleaved, "scale_rule": scale_rule}
+        hidden = gate_quantize(sums, **rules, **numbers, format=x.format)
+        return matmul(hidden, w_down, bias=bias_down, out_dtype=out_dtype or x.dtype)
     biases = {"bias_gate_up": bias_gate_up, "bias_down": bias_down}
     device = x.device if isinstance(x, Tensor) else "cpu"
     rows = x.reshape(-1, x.shape[-1])

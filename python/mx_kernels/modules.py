@@ -174,7 +174,7 @@ class MXLinear(MXModule, nn.Linear):
         check_rounding(scale_rule)
         activations = asked_or_best(activations, weight)
         check_mode(activations, scale_rule)
-        check_hadamard(hadamard, weight, needs_kernel=False)
+        check_hadamard(hadamard, weight)
         if bias is not None:
             check_bias(bias, weight)
         self.out_features, self.in_features = weight.shape

@@ -341,8 +341,8 @@ def linear(
             NVIDIA GPU and "mxfp6" on gfx950; by eight bits on a GPU the weights' own format; by
             "nvfp4" "bf16".
         hadamard: how many neighbours of x are rotated together first, as in `quantize`, for
-            weights that are rotated likewise. On a CPU while x is quantized; elsewhere, and where
-            x stays floats, by torch before, to the same bits.
+            weights that are rotated likewise. While x is quantized; where x stays floats, by torch
+            before, to the same bits.
 
     Raises:
         TypeError: if x is not an array of floats, or w not an MXTensor.
@@ -378,10 +378,10 @@ def _rotated_linear(x, w: MXTensor, bias, hadamard: int, rules: dict) -> AnyArra
         y = _rotated_linear(tensor_of(x), w, tensor_of(bias), hadamard, rules)
         return array_of(y) if isinstance(y, Tensor) else y
     check_floats(x, "x")
-    check_hadamard(hadamard, x, needs_kernel=False)
+    check_hadamard(hadamard, x)
     check_operand(w, "w")
     mode = asked_or_best(rules["activations"], w)
-    is_quantized = mode in facts().formats and x.is_cpu and not is_compiling()
+    is_quantized = mode in facts().formats and not is_compiling()
     if not is_quantized or watched(x, w.codes, w.scales, bias):
         return linear(rotated(x, hadamard), w, bias=bias, **rules)
     check_linear(x, w, bias, rules["scale_rule"], mode)

@@ -238,6 +238,9 @@ class StandIn:
                 else self._by_value(value.to_bytes(row[".size"], "little"))
                 for row, value in rows
             ]
-            kernel = kernel_of(code.image)
-            gfx950.run(kernel, grid, block, operands, order=self.groups).raise_on_hazards()
+            self.run(kernel_of(code.image), grid, block, operands)
         return 0
+
+    def run(self, kernel: gfx950.Kernel, grid, block, operands: list) -> None:
+        """Executes a launch."""
+        gfx950.run(kernel, grid, block, operands, order=self.groups).raise_on_hazards()

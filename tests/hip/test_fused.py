@@ -22,6 +22,9 @@ GATE = {"op": mx.gate_quantize, "device": "gfx950"}
 NAME_LETTERS = 29
 """Those of its file that a kernel's name has at least."""
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+DTYPES = {"bfloat16": BF16, "float16": F16, "float32": F32}
+OWN = {name for name in oracle.FORMATS if name not in {"nvfp4", "mxint8", "fp8_block_2d"}}
+"""Formats that gfx950 has kernels for."""
 
 
 def floats(rng, shape, dtype=BF16):
@@ -78,6 +81,19 @@ def test_a_workgroup_has_row_after_row(gpu, rng):
     x, (weight,) = floats(rng, (4100, 64)), floats(rng, (1, 64))
     q = mx.rms_norm_quantize(x, weight, format="mxfp4")
     assert_quantized(q, oracle.norm(values_of(x), values_of(weight), dtype="bfloat16"), "mxfp4")
+
+
+@pytest.mark.parametrize("fmt", tiered(oracle.FORMATS, first=["mxfp4", "fp8", "nvfp4"]))
+def test_rotated_rows_give_the_codes_of_their_definition(gpu, rng, fmt):
+    for block, (name, dtype) in zip((32, 64, 128), DTYPES.items(), strict=True):
+        x = floats(rng, (6, 1152), dtype)[::2]
+        x[0, 5], x[1] = torch.nan if fmt in {"mxfp4", "mxfp8"} else 0.0, 0.0
+        q = mx.quantize(x, format=fmt, hadamard=block)
+        assert_quantized(q, oracle.rotated(values_of(x), block, name), fmt)
+        kernel = "cdna4_prepare_ga" if fmt in OWN else "simt_prologue"
+        (launch,) = gpu.launches
+        assert launch.name.startswith(f"mojo_kernels_{kernel}")
+        gpu.launches.clear()
 
 
 @pytest.fixture

@@ -231,7 +231,6 @@ def test_numpy_arrays_give_the_bits_of_torch_tensors(rng, dtype):
 # Rotations.
 
 
-@pytest.mark.cpu_only
 @pytest.mark.parametrize("block", [32, 64, 128])
 @every_dtype
 @every_format
@@ -387,6 +386,11 @@ def test_a_gate_between_two_products_of_float32_is_the_mlp(rng, gate):
         )
         assert torch.equal(got, expected)
         assert got.abs().max() > 1
+        rest = {"bias_gate_up": biases[0], "bias_down": biases[1], **GATES[gate]}
+        codes = mx.quantize(x, format=activations)
+        assert torch.equal(mx.mlp(codes, gate_up, down, **rest), expected)
+        with pytest.raises(ValueError, match=f"for codes, expected '{activations}'"):
+            mx.mlp(codes, gate_up, down, activations="bf16", **rest)
 
 
 # Errors.

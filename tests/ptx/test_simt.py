@@ -403,6 +403,23 @@ def test_quantize_gives_the_oracles_bits(rng, format, dtype, scale_rule):
     oracle.assert_bitwise_equal(got.scales.numpy(), scales)
 
 
+@pytest.mark.parametrize("format", ["mxfp4", "mxfp6", "fp8", "fp8_block", "fp8_block_2d", "nvfp4"])
+def test_quantize_rotates_as_the_oracle_does(rng, format):
+    for block, dtype in zip((32, 64, 128), DTYPES, strict=True):
+        x = oracle.round_to(rng.standard_normal((5, 384)) * 2.0 ** rng.integers(-9, 9), dtype)
+        x[3], given = 0, torch_of(x, dtype)
+        # At an odd address too.
+        for part in (slice(None), slice(1, 1 + 2 * block)):
+            rotate = {"format": format, "hadamard": block}
+            got = device.run(calls.quantize(given[:, part], **rotate, **AMPERE))
+            values = oracle.rotated(x[:, part], block, dtype)
+            codes, scales = oracle.quantize(values, "even", format)
+            oracle.assert_bitwise_equal(
+                got.codes.numpy(), codes, zeros_are_the_claim="2d" in format
+            )
+            oracle.assert_bitwise_equal(got.scales.numpy(), scales)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_quantize_takes_tensor_scales(rng, dtype):
     x = oracle.round_to(rng.standard_normal((9, 96)), dtype)

@@ -129,6 +129,7 @@ def test_what_stands_beside_a_product_gives_codes() -> None:
     assert hidden.shape == X.shape
     up, down = mx.quantize(torch.randn(128, 64)), mx.quantize(torch.randn(64, 64))
     assert_type(mx.mlp(X, up, down, hidden_act="silu"), Tensor)
+    assert_type(mx.mlp(mx.quantize(X), up, down), Tensor)
 
 
 def test_a_converted_model_is_of_its_type() -> None:

@@ -9,6 +9,7 @@
     with_lane          what all have, for one
     maximum_of_row     the largest of 16 lanes; maximum_of_half_row of 8, maximum_of_quad of 4
     kept_halves        sums of two lanes of a row of 16, sum_of_quad of 4
+    of_partner         what the lane 8, 4, 2 or 1 apart has
 
 and what the waves of a workgroup do:
 
@@ -18,7 +19,10 @@ and what the waves of a workgroup do:
 from std.bit import pop_count
 from std.memory import bitcast
 from std.sys import is_gpu
+from std.sys._assembly import inlined_assembly
 from std.sys.intrinsics import llvm_intrinsic
+
+from .vector import opaque
 
 comptime ROW_LANES = 16
 """Lanes that exchange what they have at once."""
@@ -28,12 +32,12 @@ comptime _ROW_ROTATION = 0x120
 """Takes what a lane of the same row of 16 has, so many lanes before, around its end."""
 comptime _ROW_SHIFT = 0x110
 """Takes what a lane of the same row of 16 has, so many lanes before."""
-comptime _ROW_SHIFT_BACK = 0x100
-"""The same, so many lanes behind."""
 comptime _QUAD_PAIRS = 0xB1
 """Takes what the other lane of a pair of neighbours has."""
 comptime _QUAD_HALVES = 0x4E
 """Takes what the lane of the other pair of a quad has."""
+comptime _QUAD_MIRROR = 0x1B
+"""Takes what the lane has that is as far from the other end of the quad."""
 comptime _HALF_ROW_MIRROR = 0x141
 """Takes what the lane has that is as far from the other end of the half row."""
 comptime _ROW_TO_NEXT = 0x142
@@ -43,8 +47,6 @@ comptime _HALF_TO_NEXT = 0x143
 comptime _ALL_ROWS = 0xF
 comptime _ALL_BANKS = 0xF
 """Quads of a row."""
-comptime _UPPER_HALVES = 0xC
-comptime _ODD_QUADS = 0xA
 comptime _ODD_ROWS = 0xA
 comptime _LAST_ROWS = 0xC
 
@@ -67,10 +69,10 @@ def sums_up_to_in_row(x: Int32) -> Int32:
 
 
 @always_inline
-def _moved[control: Int, rows: Int, banks: Int = _ALL_BANKS](x: Int32, other: Int32 = 0) -> Int32:
-    """Returns what another lane has; 0 where no lane is, `other` outside of `rows` and `banks`."""
+def _moved[control: Int, rows: Int](x: Int32) -> Int32:
+    """Returns what another lane has; 0 where no lane is, and outside of `rows`."""
     return llvm_intrinsic["llvm.amdgcn.update.dpp.i32", Int32, has_side_effect=False](
-        other, x, Int32(control), Int32(rows), Int32(banks), True
+        Int32(0), x, Int32(control), Int32(rows), Int32(_ALL_BANKS), True
     )
 
 
@@ -85,23 +87,44 @@ def maximum_of_row(x: UInt32) -> UInt32:
 
 
 @always_inline
-def kept_halves[distance: Int](low: Float32, high: Float32, lane: Int32) -> Float32:
+def kept_halves[distance: Int](low: Float32, high: Float32) -> Float32:
     """Returns what this lane and that at a distance of 8 or 4 have together: of `low` the lower one
-    keeps it, of `high` the upper."""
-    comptime UPPER = _UPPER_HALVES if distance == HALF_ROW_LANES else _ODD_QUADS
-    var own = high if lane & Int32(distance) != 0 else low
-    var others = _moved[_ROW_SHIFT_BACK + distance, _ALL_ROWS](bitcast[DType.int32](low))
-    others = _moved[_ROW_SHIFT + distance, _ALL_ROWS, UPPER](bitcast[DType.int32](high), others)
-    return own + bitcast[DType.float32](others)
+    keeps it, of `high` the upper.
+
+    Waits are for a lane that has just written what another reads.
+    """
+    comptime UPPER = "0xc" if distance == HALF_ROW_LANES else "0xa"
+    comptime LOWER = String("v_add_f32_dpp $0, $1, $1 row_shl:", distance, " row_mask:0xf")
+    comptime HIGHER = String("v_add_f32_dpp $0, $2, $2 row_shr:", distance, " row_mask:0xf")
+    comptime WAIT = "s_nop 1\n"
+    comptime ALL = " bank_mask:0xf bound_ctrl:1\n"
+    comptime ADD = String(WAIT, LOWER, ALL, WAIT, HIGHER, " bank_mask:", UPPER, "\n", WAIT)
+    return inlined_assembly[ADD, Float32, constraints="=&v,v,v", has_side_effect=False](low, high)
 
 
 @always_inline
 def sum_of_quad(x: Float32) -> Float32:
     """Returns the sum of the lane's quad: of lanes 2 apart first, then of neighbours."""
     var sum = x
-    comptime for control in [_QUAD_HALVES, _QUAD_PAIRS]:
-        sum += bitcast[DType.float32](_moved[control, _ALL_ROWS](bitcast[DType.int32](sum)))
+    comptime for distance in [2, 1]:
+        # Seen through, two sums would be one instruction that exchanges nothing.
+        var bits = bitcast[DType.uint32](sum + of_partner[distance](sum))
+        sum = bitcast[DType.float32](opaque(bits))
     return sum
+
+
+@always_inline
+def of_partner[distance: Int](x: Float32) -> Float32:
+    """Returns what the lane has whose number differs in one bit, of 8, 4, 2 or 1."""
+    var bits = bitcast[DType.int32](x)
+    comptime if distance == HALF_ROW_LANES:
+        bits = _moved[_ROW_ROTATION + distance, _ALL_ROWS](bits)
+    elif distance == 4:
+        # Lanes from the other end of the half row, and of its quads from their other ends.
+        bits = _moved[_QUAD_MIRROR, _ALL_ROWS](_moved[_HALF_ROW_MIRROR, _ALL_ROWS](bits))
+    else:
+        bits = _moved[_QUAD_HALVES if distance == 2 else _QUAD_PAIRS, _ALL_ROWS](bits)
+    return bitcast[DType.float32](bits)
 
 
 @always_inline

@@ -62,25 +62,40 @@ def rounded[dtype: DType](x: Floats) -> SIMD[dtype, CHUNK]:
         return round_to[dtype](x)
 
 
-@fieldwise_init
 struct Place(TrivialRegisterPassable):
     """A chunk of a row: that of a lane in a segment of all lanes."""
 
     var segment: Int32
     """The same for all lanes."""
     var lane: Int32
+    var ahead: Int32
+    """Segments behind that one, a constant: part of an instruction."""
+
+    @always_inline
+    def __init__(out self, segment: Int32, lane: Int32, ahead: Int32 = 0):
+        self.segment, self.lane, self.ahead = segment, lane, ahead
 
     @always_inline
     def is_before(self, k: Int32) -> Bool:
         """Says whether a row of `k` numbers has it."""
-        return self.segment * Int32(SEGMENT) + self.lane * Int32(CHUNK) < k
+        return (self.segment + self.ahead) * Int32(SEGMENT) + self.lane * Int32(CHUNK) < k
+
+    @always_inline
+    def offset[chunk_bytes: Int](self) -> Int32:
+        """Returns where the lane's chunk lies in segments of such chunks."""
+        return self.lane * Int32(chunk_bytes) + self.ahead * LANES * Int32(chunk_bytes)
+
+    @always_inline
+    def scalar_offset[chunk_bytes: Int](self) -> Int32:
+        """Returns where the segment lies."""
+        return self.segment * LANES * Int32(chunk_bytes)
 
 
 @always_inline
 def load_at[dtype: DType](memory: AMDBufferResource, at: Place) -> SIMD[dtype, CHUNK]:
     """Loads a chunk of a row; zeros behind its end."""
     comptime BYTES = CHUNK * size_of[dtype]()
-    return load_chunk[dtype](memory, at.lane * Int32(BYTES), at.segment * Int32(LANES * BYTES))
+    return load_chunk[dtype](memory, at.offset[BYTES](), at.scalar_offset[BYTES]())
 
 
 @always_inline
@@ -91,9 +106,9 @@ def store_at[
     comptime PIECE = min(PIECE_BYTES, Int(bytes))
     comptime for i in range(Int(bytes) // PIECE):
         memory.store(
-            at.lane * Int32(bytes) + Int32(i * PIECE),
+            at.offset[Int(bytes)]() + Int32(i * PIECE),
             x.slice[PIECE, offset=i * PIECE](),
-            scalar_offset=at.segment * Int32(LANES * bytes),
+            scalar_offset=at.scalar_offset[Int(bytes)](),
         )
 
 
@@ -185,7 +200,7 @@ struct CodeRow[format: Format, dtype: DType](TrivialRegisterPassable):
     ](x: SIMD[source, CHUNK], divisor: UInt32) -> SIMD[DType.uint32, Self.WORDS]:
         """Returns packed codes of numbers over an exponent field of float32."""
         comptime element = Self.format.element
-        var words = SIMD[DType.uint32, Self.WORDS](0)
+        var words = SIMD[DType.uint32, Self.WORDS](divisor)
         var scale = bitcast[DType.float32](divisor)
         comptime if Self.BITS == 6:
             # The converter takes 32: the first eight count.
@@ -193,6 +208,11 @@ struct CodeRow[format: Format, dtype: DType](TrivialRegisterPassable):
             return encode_sixes[element](block, scale).slice[Self.WORDS]()
         else:
             comptime WORD_CODES = 32 // Self.BITS
+            # All parts of words are replaced: a pair's register becomes the first of them.
+            comptime if source == DType.bfloat16:
+                var given = bitcast[DType.uint32, CHUNK // 2](x)
+                comptime for word in range(Self.WORDS):
+                    words[word] = given[WORD_CODES // 2 * word]
             comptime for part in range(WORD_CODES // 2):
                 comptime for word in range(Self.WORDS):
                     var pair = x.slice[2, offset=WORD_CODES * word + 2 * part]()
@@ -209,9 +229,9 @@ struct CodeRow[format: Format, dtype: DType](TrivialRegisterPassable):
             var halves = bitcast[DType.uint16, 2 * Self.WORDS](words)
             comptime for i in range(CHUNK * Self.BITS // 16):
                 self.codes.store(
-                    at.lane * Int32(Self.BITS) + Int32(2 * i),
+                    at.offset[Self.BITS]() + Int32(2 * i),
                     bitcast[DType.uint8, 2](halves[i]),
-                    scalar_offset=at.segment * Int32(LANES * Self.BITS),
+                    scalar_offset=at.scalar_offset[Self.BITS](),
                 )
         else:
             store_at(self.codes, at, bitcast[DType.uint8, Self.WORDS * WORD_BYTES](words))
@@ -221,12 +241,11 @@ struct CodeRow[format: Format, dtype: DType](TrivialRegisterPassable):
         width: SIMDLength, //, chunks: Int
     ](self, scale: SIMD[DType.uint8, width], at: Place):
         """Stores the scale of so many chunks: the lane of their first one does."""
-        var offset = quotient[chunks](at.lane) * Int32(width)
-        self.scales.store(
-            offset if remainder[chunks](at.lane) == 0 else OUT_OF_RANGE,
-            scale,
-            scalar_offset=at.segment * (LANES // Int32(chunks) * Int32(width)),
-        )
+        comptime SEGMENT_BYTES = LANES // Int32(chunks) * Int32(width)
+        var offset = quotient[chunks](at.lane) * Int32(width) + at.ahead * SEGMENT_BYTES
+        # Of other lanes beyond the scales of any row.
+        offset += remainder[chunks](at.lane) * Int32(1 << 27)
+        self.scales.store(offset, scale, scalar_offset=at.segment * SEGMENT_BYTES)
 
 
 @fieldwise_init

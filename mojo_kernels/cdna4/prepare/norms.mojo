@@ -1,6 +1,6 @@
 """Norms to codes: a row is read once, and stays in the registers of a workgroup.
 
-A wave adds up segments, of which lane l has neighbours 8 * l to 8 * l + 7:
+A wave adds up neighbouring segments, of which lane l has neighbours 8 * l to 8 * l + 7:
 
     x[i], x[i + 256]     lanes 32 apart hand each other half of their chunks: four such pairs a lane
     128 apart            neighbouring rows of 16 lanes do so: two sums a lane
@@ -11,7 +11,7 @@ A wave adds up segments, of which lane l has neighbours 8 * l to 8 * l + 7:
 which is the order of `numbers.norms`. The next row is on its way meanwhile.
 """
 
-from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_dim, block_idx, thread_idx
+from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, thread_idx
 from max.gpu.intrinsics import permlane_swap
 from max.gpu.sync import schedule_barrier
 from std.memory import bitcast
@@ -19,19 +19,20 @@ from std.sys import size_of
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
-from ...calls import NormQuantizeCall
+from ...calls import Norm, NormQuantizeCall
 from ...launch.grid import Grid
 from ...launch.queue import Queue
-from ...numbers.floats import FLOAT_TYPES
+from ...numbers.floats import FLOAT_TYPES, float_code
 from ...numbers.formats import FORMATS, Format
 from ...numbers.norms import Rounds, SEGMENT, mean_of, reciprocal_of
 from ...numbers.rounding import carry_of
+from ...problem import ANY, may_be
 from ...tiles import RegisterTile, in_registers
 from ..chip import CUS, LANES, WORD_BYTES
 from ..instructions.lds import Lds, allocate_lds, tile_at
 from ..instructions.matrix import set_priority
 from ..instructions.memory import scalar_here
-from ..instructions.vector import unpacked_here
+from ..instructions.vector import here, unpacked_here
 from ..instructions.wave import ROW_LANES, kept_halves, of_lane, sum_of_quad
 from ..operands.memory import Bytes, Input, Output, bytes_of, input, output, quotient, remainder
 from .chunks import CodeRow, Floats, InputRows, LEVELS, Place, floats_of, load_at
@@ -42,6 +43,13 @@ from .shape import HELD, WAVES, is_made, takes, waves_of
 comptime Pair = SIMD[DType.float32, 2]
 """Neighbours of a chunk."""
 comptime _HALVES, _ODD_ROWS = 32, 16
+comptime _FLOAT_WEIGHTS = Int32(1)
+"""A bit of what a norm is, and so are all that follow."""
+comptime _IS_CENTERED = Int32(2)
+comptime _IS_EACH = Int32(4)
+comptime _HAS_RESIDUAL = Int32(8)
+comptime _IS_USUAL = Int32(16)
+"""An RMS norm that rounds twice, with weights of the rows' type alone."""
 
 
 @always_inline
@@ -56,11 +64,10 @@ def _swapped[dtype: DType, //](x: SIMD[dtype, CHUNK]) -> SIMD[dtype, CHUNK]:
 
 
 @always_inline
-def _two_of_segment[are_squares: Bool, dtype: DType](swapped: SIMD[dtype, CHUNK]) -> Pair:
+def _two_of_segment[are_squares: Bool](swapped: Floats) -> Pair:
     """Returns two of 128 sums of four of a segment, of which lanes have halves, or of squares."""
     comptime PAIRS = CHUNK // 2
-    var a = floats_of(swapped.slice[PAIRS]())
-    var b = floats_of(swapped.slice[PAIRS, offset=PAIRS]())
+    var a, b = swapped.slice[PAIRS](), swapped.slice[PAIRS, offset=PAIRS]()
     var four: SIMD[DType.float32, PAIRS]
     comptime if are_squares:
         four = b.fma(b, a * a)
@@ -105,12 +112,12 @@ struct _Segments(TrivialRegisterPassable):
     @always_inline
     def index(self, held: Int) -> Int32:
         """Returns the place of one of the wave's segments in the row."""
-        return Int32(held) * self.waves + self.wave
+        return self.wave * Int32(HELD) + Int32(held)
 
     @always_inline
     def at(self, held: Int) -> Place:
         """Returns the lane's chunk of one."""
-        return Place(self.index(held), self.lane)
+        return Place(self.index(0), self.lane, ahead=Int32(held))
 
     @always_inline
     def number[
@@ -127,35 +134,32 @@ struct _Segments(TrivialRegisterPassable):
         var number = tile_at[DType.float32, 1, 1](self.lds, Int32(WAVES * HELD * WORD_BYTES))
         var all = Pair()
         comptime for i in range(2):
-            var low = kept_halves[8](two[0][i], two[1][i], self.lane)
-            var high = kept_halves[8](two[2][i], two[3][i], self.lane)
-            all[i] = sum_of_quad(kept_halves[4](low, high, self.lane))
+            var low = kept_halves[8](two[0][i], two[1][i])
+            var high = kept_halves[8](two[2][i], two[3][i])
+            all[i] = sum_of_quad(kept_halves[4](low, high))
         var one = _handed[_HALVES](all[0], all[1])
         one = _handed[_ODD_ROWS](one, one)
         one = _handed[_HALVES](one, one)
         if self.lane < ROW_LANES and remainder[4](self.lane) == 0:
             # Lane 4 * x + 8 * y has segment 2 * x + y.
             var held = quotient[8](self.lane) + quotient[2](self.lane & 4)
-            sums[held * self.waves + self.wave] = one
+            sums[self.index(0) + held] = one
         barrier()
         if self.wave == self.finisher:
             # All wait for it.
             set_priority[LEVELS - 1]()
-            var own = Int32(0)
-            if self.lane < self.count:
-                own = bitcast[DType.int32](sums[self.lane][0])
+            # Behind the last segment are zeros, which change no sum.
+            var of_waves = tile_at[DType.float32, HELD, WAVES](self.lds)
             var total = Float64(0)
-            for first in range(Int32(0), self.count, Int32(HELD)):
+            for wave in range(self.waves):
                 comptime for i in range(HELD):
-                    # Behind the last are zeros, which change no sum.
-                    var sum = bitcast[DType.float32](of_lane(own, first + Int32(i)))
-                    total += sum.cast[DType.float64]()
+                    total += of_waves[wave][i].cast[DType.float64]()
             comptime if is_mean:
                 number[0] = mean_of(total, inv_k)
             else:
                 number[0] = reciprocal_of(total, inv_k, eps)
-            set_level(level)
         barrier()
+        set_level(level)
         return of_lane(number[0][0], 0)
 
 
@@ -180,12 +184,10 @@ def norm_to_codes[
     k: Int32,
     step: Int32,
     rule: UInt32,
-    offset: Float32,
-    weights_are_float: Int32,
-    is_centered: Int32,
-    rounds: Int32,
+    kind: Int32,
     codes: Output[DType.uint8],
     scales: Output[DType.uint8],
+    offset: Float32,
     bias: Input[DType.uint8],
     residual: Input[dtype],
     residual_stride: Int64,
@@ -196,7 +198,7 @@ def norm_to_codes[
     """Quantizes rows behind a norm, one at a time and every `step`-th; see `calls.Norm`.
 
     `weight`, `bias`, `residual`, `stream`: Or no address. `rule`: The carry of float32 bits; of
-    float scales whether they are powers of two.
+    float scales whether they are powers of two. `kind`: Bits of the norm.
     """
     comptime IS_AHEAD = size_of[dtype]() == 2
     """Whether the next row is loaded before this one is done: registers are there for it."""
@@ -205,57 +207,55 @@ def norm_to_codes[
         lds=allocate_lds[_Segments.LDS_BYTES](),
         count=quotient[SEGMENT](k + Int32(SEGMENT - 1)),
         wave=readfirstlane(quotient[LANES](thread)),
-        waves=quotient[LANES](Int32(block_dim.x)),
+        waves=quotient[HELD * SEGMENT](k + Int32(HELD * SEGMENT - 1)),
         lane=remainder[LANES](thread),
         finisher=0,
     )
-    segments.finisher = quotient[CUS](Int32(block_idx.x)) % segments.waves
+    segments.finisher = min(quotient[CUS](Int32(block_idx.x)), segments.waves - 1)
     var row = Int32(block_idx.x)
-    var held = in_registers[dtype, CHUNK, HELD]()
-    var next = in_registers[dtype, CHUNK, HELD]()
+    var held = in_registers[DType.float32, CHUNK, HELD]()
+    var loaded = in_registers[dtype, CHUNK, HELD]()
     var of_rows = InputRows(bytes_of(x), rows, Int(row_stride), k)
-    comptime if IS_AHEAD:
-        _load_row(of_rows, row, segments, next)
     # What is usual stays in registers; else weights and biases are loaded for each row.
     var weights = in_registers[dtype, CHUNK, HELD]()
-    var all_weights = _OfK[dtype](bytes_of(weight), k, weights_are_float != 0)
+    var all_weights = _OfK[dtype](bytes_of(weight), k, kind & _FLOAT_WEIGHTS != 0)
     comptime for i in range(HELD):
         weights[i] = all_weights.bits(segments.at(i))
-    var is_usual = is_centered == 0 and Int(bias) == 0 and rounds == Int32(Rounds.EACH.code)
-    is_usual = is_usual and weights_are_float == Int32(dtype == DType.float32)
-    is_usual = is_usual and Int(weight) != 0 and offset == 0
+    # Near for most waves: behind rows they would wait for memory.
+    schedule_barrier()
+    comptime if IS_AHEAD:
+        _load_row(of_rows, row, segments, loaded)
+        schedule_barrier()
 
     var level = Int32(LEVELS - 1)
     while row < rows:
-        set_level(level)
+        set_priority[LEVELS - 1]()
         comptime if not IS_AHEAD:
-            _load_row(of_rows, row, segments, next)
-        comptime for i in range(HELD):
-            held[i] = next[i]
-        comptime if IS_AHEAD:
-            _load_row(of_rows, row + step, segments, next)
-        if Int(residual) != 0:
+            _load_row(of_rows, row, segments, loaded)
+        if scalar_here(kind) & _HAS_RESIDUAL != 0:
             var added = in_registers[dtype, CHUNK, HELD]()
             var residuals = InputRows(bytes_of(residual), rows, Int(residual_stride), k)
             _load_row(residuals, row, segments, added)
             var sums = InputRows(bytes_of(stream), rows, Int(k), k).at[dtype](row)
             comptime for i in range(HELD):
-                held[i] = rounded[dtype](floats_of(held[i]) + floats_of(added[i]))
+                loaded[i] = rounded[dtype](floats_of(loaded[i]) + floats_of(added[i]))
                 store_at(
-                    sums, segments.at(i), bitcast[DType.uint8, CHUNK * size_of[dtype]()](held[i])
+                    sums, segments.at(i), bitcast[DType.uint8, CHUNK * size_of[dtype]()](loaded[i])
                 )
         comptime for i in range(HELD):
-            held[i] = _swapped(held[i])
+            held[i] = floats_of(_swapped(loaded[i]))
+        comptime if IS_AHEAD:
+            _load_row(of_rows, row + step, segments, loaded)
 
         var two = in_registers[DType.float32, 2, HELD]()
         var mean = Float32(0)
-        if is_centered != 0:
+        if scalar_here(kind) & _IS_CENTERED != 0:
             comptime for i in range(HELD):
                 two[i] = _two_of_segment[False](held[i])
                 schedule_barrier()
             mean = segments.number[True](two, inv_k, eps, level)
             comptime for i in range(HELD):
-                var rest = floats_of(_swapped(held[i])) - mean
+                var rest = _swapped(held[i]) - mean
                 var is_inside = segments.at(i).is_before(k)
                 two[i] = _two_of_segment[True](_swapped(rest if is_inside else Floats(0)))
                 schedule_barrier()
@@ -270,11 +270,11 @@ def norm_to_codes[
             mean,
             reciprocal,
             all_weights,
-            _OfK[dtype](bytes_of(bias), k, weights_are_float != 0),
+            _OfK[dtype](bytes_of(bias), k, kind & _FLOAT_WEIGHTS != 0),
             offset,
-            rounds == Int32(Rounds.EACH.code),
+            kind & _IS_EACH != 0,
         )
-        if is_usual:
+        if scalar_here(kind) & _IS_USUAL != 0:
             _put_row[True](of_row, norm, segments, held, weights)
         else:
             _put_row[False](of_row, norm, segments, held, weights)
@@ -317,39 +317,43 @@ def _put_row[
     codes: CodeRow[format, dtype],
     norm: _OfRow[dtype],
     segments: _Segments,
-    held: RegisterTile[dtype, CHUNK, HELD],
+    held: RegisterTile[DType.float32, CHUNK, HELD],
     weights: RegisterTile[dtype, CHUNK, HELD],
 ):
     """Makes a row, halves of whose chunks are swapped, and stores its codes.
 
     `is_usual`: Whether there is no mean and no bias, and both steps round; weights are at hand.
     """
-    var amax = UInt32(0)
+    var amax, made = UInt32(0), in_registers[dtype, CHUNK, HELD]()
+    # Seen through, pairs of registers with it would be made anew.
+    var factors = bitcast[DType.float32, 2](here(bitcast[DType.uint64, 1](Pair(norm.reciprocal))))
     comptime for i in range(HELD):
-        if segments.index(i) < segments.count:
-            var x = floats_of(_swapped(held[i]))
+        if segments.index(i) < scalar_here(segments.count):
+            var x = _swapped(held[i])
             comptime if is_usual:
-                var y = floats_of(rounded[dtype](x * norm.reciprocal))
-                held[i] = rounded[dtype](y * floats_of(weights[i]))
+                comptime for pair in range(CHUNK // 2):
+                    x = x.insert[offset=2 * pair](x.slice[2, offset=2 * pair]() * factors)
+                var y = floats_of(rounded[dtype](x))
+                made[i] = rounded[dtype](y * floats_of(weights[i]))
             else:
                 # Anew for each row: registers are not to keep what is loaded here.
                 var at, of_this = segments.at(i), norm
                 at.lane = bitcast[DType.int32](unpacked_here(bitcast[DType.uint32](at.lane)))
                 of_this.weights.k = scalar_here(norm.weights.k)
                 of_this.biases.k = of_this.weights.k
-                held[i] = of_this.of(x, at)
+                made[i] = of_this.of(x, at)
             comptime if format.has_row_scales():
                 if segments.at(i).is_before(norm.weights.k):
-                    amax = max(amax, magnitude_of(held[i]))
+                    amax = max(amax, magnitude_of(made[i]))
             else:
-                codes.put(held[i], segments.at(i))
+                codes.put(made[i], segments.at(i))
     comptime if format.has_row_scales():
         var thread = segments.wave * LANES + segments.lane
         var scale = codes.scale(maximum_of_workgroup[WAVES * LANES](amax, thread, segments.lds))
         codes.put_row_scale(scale, thread == 0)
         comptime for i in range(HELD):
-            if segments.index(i) < segments.count:
-                codes.put_under(scale, held[i], segments.at(i))
+            if segments.index(i) < scalar_here(segments.count):
+                codes.put_under(scale, made[i], segments.at(i))
         # Before the next row's sums take their place.
         barrier()
 
@@ -388,8 +392,25 @@ struct _OfK[dtype: DType](TrivialRegisterPassable):
             return floats if self.are_float else floats_of(self.bits(at))
 
 
-def quantize_norm(given: NormQuantizeCall, mut queue: Some[Queue]) raises -> Bool:
-    """Launches the kernel for rows behind a norm; says if there is one."""
+def _kind_of(norm: Norm, dtype: Int) -> Int32:
+    """Returns the bits of a norm of rows of a type."""
+    var kind = (
+        Int32(norm.weights_are_float) * _FLOAT_WEIGHTS + Int32(norm.is_centered) * _IS_CENTERED
+    )
+    kind += Int32(norm.rounds == Rounds.EACH) * _IS_EACH + Int32(norm.residual != 0) * _HAS_RESIDUAL
+    var of_rows = norm.weights_are_float == (dtype == float_code(DType.float32))
+    var is_usual = not norm.is_centered and norm.rounds == Rounds.EACH and of_rows
+    is_usual = is_usual and norm.weight != 0 and norm.bias == 0 and norm.offset == 0
+    return kind + Int32(is_usual) * _IS_USUAL
+
+
+def quantize_norm[
+    known: Int = ANY, known_dtype: Int = ANY
+](given: NormQuantizeCall, mut queue: Some[Queue]) raises -> Bool:
+    """Launches the kernel for rows behind a norm; says if there is one.
+
+    Of a format and a type that are known when it is compiled there is code alone.
+    """
     if not takes(given):
         return False
     var call, norm = given.call, given.norm
@@ -399,7 +420,7 @@ def quantize_norm(given: NormQuantizeCall, mut queue: Some[Queue]) raises -> Boo
         comptime format = FORMATS[f]
         comptime for i in range(len(FLOAT_TYPES)):
             comptime dtype = FLOAT_TYPES[i]
-            comptime if is_made(format):
+            comptime if is_made(format) and may_be(known, f) and may_be(known_dtype, i):
                 if call.format == f and call.dtype == i:
                     queue.launch[norm_to_codes[format, dtype]](
                         Grid(groups, threads=waves * Int(LANES)),
@@ -410,12 +431,10 @@ def quantize_norm(given: NormQuantizeCall, mut queue: Some[Queue]) raises -> Boo
                         Int32(call.k),
                         Int32(groups),
                         carry_of(f, call.rounding),
-                        norm.offset,
-                        Int32(norm.weights_are_float),
-                        Int32(norm.is_centered),
-                        Int32(norm.rounds.code),
+                        _kind_of(norm, call.dtype),
                         output[DType.uint8](call.codes),
                         output[DType.uint8](call.scales),
+                        norm.offset,
                         input[DType.uint8](norm.bias),
                         input[dtype](norm.residual),
                         Int64(norm.residual_stride),

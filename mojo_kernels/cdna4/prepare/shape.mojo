@@ -1,11 +1,11 @@
-"""Which norms and gates to codes have kernels of CDNA4's own, and what these cut: said on the host.
+"""Which norms, gates and rotations to codes have kernels of CDNA4's own, and what these cut: said on the host.
 
 What they do not take, the portable kernels do, see `simt.prologue`.
 """
 
 from std.math import ceildiv
 
-from ...calls import GateQuantizeCall, NormQuantizeCall
+from ...calls import GateQuantizeCall, HadamardQuantizeCall, NormQuantizeCall
 from ...numbers.floats import float_code
 from ...numbers.formats import FORMATS, Format
 from ...numbers.gates import Gate
@@ -46,6 +46,13 @@ def takes(given: GateQuantizeCall) -> Bool:
     var has_finite = gate.has_quotients() and gate.code != Gate.SWIGLU_STEP
     var fits = max(call.row_stride, given.up_stride) <= MAX_STRIDE
     return fits and has_finite and _has_kernels(call.format) and given.is_aligned(PIECE_BYTES)
+
+
+def takes(given: HadamardQuantizeCall) -> Bool:
+    """Says whether a kernel takes rows that are rotated."""
+    var call = given.call
+    var fits = call.row_stride <= MAX_STRIDE and given.is_aligned(PIECE_BYTES)
+    return fits and _has_kernels(call.format)
 
 
 def _has_kernels(format: Int) -> Bool:

@@ -105,7 +105,7 @@ def check_tensor_scale(given, x: Array, fmt: Format, *, is_fake: bool = False) -
     return scales
 
 
-def check_hadamard(block: int | None, x: Array, *, needs_kernel: bool = True) -> int | None:
+def check_hadamard(block: int | None, x: Array) -> int | None:
     """Checks how many elements of checked floats are rotated together; returns it."""
     if block is None:
         return None
@@ -115,10 +115,6 @@ def check_hadamard(block: int | None, x: Array, *, needs_kernel: bool = True) ->
     if x.shape[-1] % block:
         raise ValueError(
             f"hadamard: got {block} for K = {x.shape[-1]}, expected K to be a multiple of it"
-        )
-    if needs_kernel and isinstance(x, Tensor) and x.is_cuda:
-        raise ValueError(
-            f"hadamard: got x on {x.device}, expected one on a CPU: no GPU has a kernel for it yet"
         )
     return block
 

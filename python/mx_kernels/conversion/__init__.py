@@ -250,7 +250,7 @@ def restore_skeleton(
         layer.module = replace(layer, made, activations=mode, **choices)
         if block := hadamard.get(layer.names[0]):
             weight = layer.module.weight
-            layer.module.hadamard = check_hadamard(block, weight, needs_kernel=False)
+            layer.module.hadamard = check_hadamard(block, weight)
         _put(model, layer)
         for name, (_, shape) in found.items():
             own = tuple(model.get_parameter(name).shape)
