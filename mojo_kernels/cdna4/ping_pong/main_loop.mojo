@@ -16,7 +16,7 @@ from std.memory import bitcast
 from std.sys.intrinsics import readfirstlane
 
 from ...tiles import in_registers
-from ..chip import CODE_LOAD_BYTES, MAX_COUNT, PAIR, SUMS, TILE
+from ..chip import CODE_LOAD_BYTES, MAX_COUNT, PAIR, SUMS, TILE, WORD_BYTES
 from ..instructions.lds import Lds
 from ..instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, Sums, WordTile
 from ..instructions.matrix import decoded_block, multiply_codes, multiply_floats, multiply_tiles
@@ -30,7 +30,7 @@ from ..operands.shared import SharedCodes, SharedOperand, SharedRightSide
 from ..operands.shared import SharedScales, SharedWeights
 from ..operations import Ops
 from .order import PingPong
-from .shape import COLUMNS, N_TILES, PingPongTile, SCALE_BYTES, SCALE_DEPTH, WAVES
+from .shape import COLUMNS, N_TILES, PingPongTile, WAVES
 from .fragments import Reader, Ring, SLICES
 
 
@@ -51,7 +51,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
     """Whether activations stay floats, and weights are decoded to such."""
     comptime APlace = Ring[Self.Tile.A_BYTES, Self.Tile.DEPTH]
     comptime BPlace = Ring[Self.Tile.B_BYTES, Self.Tile.DEPTH]
-    comptime ScalePlace = Ring[SCALE_BYTES, SCALE_DEPTH]
+    comptime ScalePlace = Ring[Self.Tile.SCALE_BYTES, Self.Tile.SCALE_DEPTH, Self.Tile.SCALE_RUN]
     comptime PHASE_SLICES = Self.Tile.PHASE_SLICES
     comptime Weights: SharedRightSide = SharedColumns[
         Self.Fragments.B_LINE_PIECES, WAVES, 1, Self.Tile.PARTS
@@ -72,16 +72,16 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
         Self.Fragments.A_LINE_PIECES, WAVES, Self.Tile.PARTS, Self.Tile.PARTS
     ] if Self.formats.are_columns else Self.Rows
     comptime Scales = SharedScales[
-        Self.formats.left, Self.Tile.ROWS, Self.m_tiles * TILE, Self.k_tail
+        Self.formats.left, Self.Tile.ROWS, Self.m_tiles * TILE, Self.k_tail, Self.Tile.SCALE_RUN
     ]
-    comptime WeightScales = SharedScales[Self.formats.right, COLUMNS, N_TILES * TILE, Self.k_tail]
+    comptime WeightScales = SharedScales[
+        Self.formats.right, COLUMNS, N_TILES * TILE, Self.k_tail, Self.Tile.SCALE_RUN
+    ]
     comptime Fragments = Reader[Self.formats, Self.m_tiles]
     comptime HAS_BYTES = Self.Fragments.HAS_BYTES
     """Whether scales are bytes, four to a word."""
     comptime HAS_SCALES = Self.WeightScales.LOADS > 0
     """Whether there are scales in the loop."""
-    comptime HAS_FLOATS = Self.HAS_SCALES and not Self.HAS_BYTES
-    """Whether those are floats of blocks."""
     comptime ORDER = PingPong(
         phase_slices=Self.PHASE_SLICES,
         parts=Self.Tile.PARTS,
@@ -91,6 +91,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
         of_b=Self.Weights.LOADS,
         of_a_scales=0 if Self.IS_KEPT else Self.Scales.LOADS,
         of_b_scales=Self.WeightScales.LOADS,
+        scale_run=Self.Tile.SCALE_RUN,
         decodes=Self.IS_KEPT,
         cuts_columns=Self.Tile.CUTS_COLUMNS,
     )
@@ -168,7 +169,10 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
         """Reads the fragments of a part of a slice, with the first part the weights."""
         comptime slice, part = divmod(work, Self.Tile.PARTS)
         var scales = self.scales_of(self.used_scales)
-        comptime if Self.HAS_FLOATS:
+        comptime if Self.Tile.HAS_FLOATS:
+            comptime STAGE_BYTES = SLICES * WORD_BYTES
+            var stage = remainder[Self.Tile.SCALE_RUN](self.used_scales.index)
+            scales = scales.unsafe_offset(Int(stage) * STAGE_BYTES)
             self.reader.read_floats[slice, part](scales, self.a_scales, self.b_scales)
         elif work == 0 and Self.HAS_SCALES:
             comptime if not Self.IS_KEPT:
@@ -235,7 +239,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
             self.settle[part]()
         comptime if Self.IS_KEPT:
             self.multiply_kept[work]()
-        elif Self.HAS_FLOATS:
+        elif Self.Tile.HAS_FLOATS:
             self.multiply_blocks[part]()
         else:
             comptime for tile in range(Self.Tile.PART_TILES):
@@ -376,7 +380,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
             comptime for n_tile in range(N_TILES):
                 var low, high = zeros_of_a_branch(), zeros_of_a_branch()
                 self.sums[m_tile, n_tile] = bitcast[DType.float32, SUMS](low.join(high))
-        comptime for i in range(LATE + 1 if Self.HAS_FLOATS else 0):
+        comptime for i in range(LATE + 1 if Self.Tile.HAS_FLOATS else 0):
             self.products[i] = 0
 
     @always_inline
@@ -449,7 +453,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
                     comptime if multiplies or not Ops(last[i].tag).is_of_products():
                         self.perform[last[i]]()
         comptime TILES = Self.Tile.PART_TILES * N_TILES
-        comptime for i in range(TILES - LATE, TILES if Self.HAS_FLOATS else 0):
+        comptime for i in range(TILES - LATE, TILES if Self.Tile.HAS_FLOATS else 0):
             self.add_products[Self.Tile.PARTS - 1, i](self.late_scale)
 
     @always_inline
