@@ -76,6 +76,12 @@ def load_bytes_of(piece_bytes: Int) -> Int:
     return LANES * piece_bytes + (0 if piece_bytes == PIECE_BYTES else PIECE_BYTES)
 
 
+def scale_load_bytes(run: Int) -> Int:
+    """Returns the bytes of LDS from a load of float scales of a wave to its next: where the rows of
+    a tile are of two loads, with a word between these, so that all rows find banks of their own."""
+    return SCALE_GROUP_BYTES + (WORD_BYTES if run > PAIR else 0)
+
+
 def rows_at_once(row_bytes: Int) -> Int:
     """Returns how many rows of at most `row_bytes` a launch takes."""
     var rows = align_down((MAX_TENSOR_BYTES - 1) // row_bytes, ROWS_MULTIPLE)

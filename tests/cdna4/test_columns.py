@@ -67,7 +67,7 @@ def multiply(kernels, name, shape, rng, *, a=None, b=None, **options):
 @late_by_turns(
     kernel=[
         (MATMUL, (256, 256, 768)),
-        (MATMUL, (272, 304, 1280)),
+        (MATMUL, (272, 304, 2304)),
         (LOW_MATMUL, (128, 256, 512)),
         (LOW_MATMUL, (144, 272, 256)),
         (TAIL, (304, 288, 544)),

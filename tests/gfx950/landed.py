@@ -17,6 +17,7 @@ import gfx950
 import oracle
 from tests.cdna4 import support as cdna4
 from tests.cdna4.support import Decode, Problem
+from tests.cdna4.test_fp8 import BLOCKS, LOW_MATMUL, MATMUL, operand, stored
 
 ROUNDS = 2
 """Times that a loop along K comes round, at least."""
@@ -104,6 +105,30 @@ def _prefill_launch(name: str, shape: tuple[int, int, int]) -> Callable:
     return launch
 
 
+BLOCKS_K = {MATMUL: 2304, LOW_MATMUL: 1280}
+"""Along K of a kernel of float scales: each place of a run of them is taken twice."""
+
+
+def block_kernels() -> Iterator[Landed]:
+    """Yields the prefill kernels of FP8 with scales of blocks, without a tail."""
+    for name, k in BLOCKS_K.items():
+        kernel = cdna4.compile_kernels("fp8")[BLOCKS + name]
+        rows = 32 * int(name.split("_")[1][1:])
+
+        def launch(name=BLOCKS + name, shape=(rows, 256, k)):
+            m, n, k = shape
+            rng = np.random.default_rng(33)
+            a, b = operand(rng, m, k, "fp8_block"), operand(rng, n, k, "fp8_block_2d")
+            w_codes, w_scales = stored(*b)
+            c = np.full(shape[:2], np.nan, cdna4.NUMPY_DTYPES["bfloat16"])
+            found = cdna4.described(name, *shape)
+            args = found.bind(a=a[0], a_scales=a[1], w_codes=w_codes, w_scales=w_scales, c=c,
+                              bias=np.zeros(0, np.uint8))  # fmt: skip
+            return found.grid, found.threads, args, (c,)
+
+        yield Landed(f"fp8/{name}", kernel, launch)
+
+
 def quantize_kernels() -> Iterator[Landed]:
     """Yields the quantize kernels of their catalogue."""
     for name, kernel in cdna4.compile_kernels("quantize").items():
@@ -119,6 +144,5 @@ def quantize_kernels() -> Iterator[Landed]:
 
 def kernels(program: str) -> list[Landed]:
     """Returns those of a catalogue."""
-    if program == "prefill":
-        return list(prefill_kernels())
-    return list(quantize_kernels() if program == "quantize" else decode_kernels(program))
+    made = {"prefill": prefill_kernels, "fp8": block_kernels, "quantize": quantize_kernels}
+    return list(made[program]() if program in made else decode_kernels(program))

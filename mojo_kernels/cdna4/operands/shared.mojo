@@ -28,7 +28,8 @@ from std.bit import next_power_of_two
 from ...numbers.formats import Format
 from ...numbers.scales import Scale
 from ..chip import CODE_LOAD_BYTES, CODE_PIECE_BYTES, GROUP_BLOCKS, GROUP_TILES, LANES, LANE_BYTES
-from ..chip import LANE_SCALES, LOAD_BYTES, PIECE_BYTES, load_bytes_of, piece_bytes_of
+from ..chip import LANE_SCALES, LOAD_BYTES, PIECE_BYTES
+from ..chip import load_bytes_of, piece_bytes_of, scale_load_bytes
 from ..chip import SCALE_GROUP_BYTES, SCALE_GROUP_ROWS, TILE, TILE_BLOCKS, WORD_BYTES
 from ..instructions.lds import Lds, bytes_at, write_byte
 from ..instructions.matrix import PIECES, WordTile
@@ -434,7 +435,7 @@ struct SharedWeights[
 
 
 @fieldwise_init
-struct SharedScales[format: Format, shared_rows: Int, wave_rows: Int, k_tail: Bool](
+struct SharedScales[format: Format, shared_rows: Int, wave_rows: Int, k_tail: Bool, run: Int = 1](
     TrivialRegisterPassable
 ):
     """Scales, a group of 32 rows and a stage a wave.
@@ -442,13 +443,24 @@ struct SharedScales[format: Format, shared_rows: Int, wave_rows: Int, k_tail: Bo
     They are bytes in the preshuffled order, or floats of blocks in the plain one. Where there are
     fewer groups than waves, the other waves load zeros.
 
+    Of floats a load is of a run of stages, and of as many of the rows as a wave has lanes for:
+
+        lane    0 .. 7              8 .. 15             ..
+        byte    0 .. 31             32 .. 63            ..
+        of      row 0, 8 blocks     row 1, 8 blocks     ..      (a run of four)
+
     `shared_rows`: Rows of the operand that the workgroup shares.
     `wave_rows`: Rows of the operand that a wave multiplies.
+    `run`: Stages of a run, and loads of its rows.
     """
 
     comptime HAS_BYTES = Self.format.scale != Scale.FLOAT32
     comptime GROUP_BYTES = SCALE_GROUP_BYTES * LANE_SCALES[Self.format]
     comptime LOADS = LANE_SCALES[Self.format] if Self.HAS_BYTES else _float_loads(Self.format)
+    comptime RUN_SLICES = Self.run * GROUP_TILES
+    comptime LOAD_ROWS = LANES // Self.RUN_SLICES
+    """Rows of a load of floats."""
+    comptime BLOCK_ROWS = Self.format.block_rows if Self.LOADS > 0 else 1
 
     var scales: Span
     """The scales from the workgroup's first row on."""
@@ -461,7 +473,9 @@ struct SharedScales[format: Format, shared_rows: Int, wave_rows: Int, k_tail: Bo
     var block: Int32
     """Of floats, the lane's first block of a stage."""
     var blocks_left: Int32
-    """Blocks from the stage that was sought to K."""
+    """Blocks from what was sought to K."""
+    var load: Int32
+    """Of floats, which of the loads of a run."""
 
     @staticmethod
     @always_inline
@@ -475,42 +489,58 @@ struct SharedScales[format: Format, shared_rows: Int, wave_rows: Int, k_tail: Bo
             offset = wave * row_bytes + lane * 4
         else:
             # A lane's is of a row and a slice, or of the wave's columns.
-            comptime ROWS = Self.format.block_rows if Self.LOADS > 0 else 1
-            var row_scales = quotient[TILE_BLOCKS](rows.k_blocks + Int32(TILE_BLOCKS - 1))
-            var row_bytes = row_scales * Int32(WORD_BYTES)
-            var row = rows.first + wave * Int32(SCALE_GROUP_ROWS) + lane % SCALE_GROUP_ROWS
-            var slice = quotient[SCALE_GROUP_ROWS](lane)
+            comptime ROWS = Self.BLOCK_ROWS
+            var row_bytes = _float_row_bytes(rows.k_blocks)
+            var row = rows.first + wave * Int32(SCALE_GROUP_ROWS) + quotient[Self.RUN_SLICES](lane)
+            var slice = remainder[Self.RUN_SLICES](lane)
             comptime if ROWS > 1:
                 comptime assert ROWS % Self.wave_rows == 0, "a wave's columns share scales"
                 comptime WAVES_N = Self.shared_rows // Self.wave_rows
                 row = rows.first + wave % Int32(WAVES_N) * Int32(Self.wave_rows)
-                slice = lane % Int32(GROUP_TILES)
             span = Span.of(rows.bytes, quotient[ROWS](rows.count + Int32(ROWS - 1)) * row_bytes)
             offset = quotient[ROWS](row) * row_bytes + slice * Int32(WORD_BYTES)
             block = slice * Int32(TILE_BLOCKS)
         var is_shared = wave * Int32(SCALE_GROUP_ROWS) < Int32(Self.shared_rows)
         offset = offset if is_shared else OUT_OF_RANGE
         var place = wave * Int32(Self.GROUP_BYTES)
-        return Self(span, rows.k_blocks, offset, place, span.after(0), block, rows.k_blocks)
+        comptime if not Self.HAS_BYTES and Self.BLOCK_ROWS == 1:
+            place = wave * Int32(Self.run * scale_load_bytes(Self.run))
+        return Self(span, rows.k_blocks, offset, place, span.after(0), block, rows.k_blocks, 0)
 
     @always_inline
     def seek(mut self, stage: Int32):
-        comptime STAGE_BYTES = Self.GROUP_BYTES if Self.HAS_BYTES else GROUP_TILES * WORD_BYTES
+        """Turns to a stage; of floats to a load, of which a run has as many as stages."""
         comptime if Self.LOADS > 0:
-            self.blocks_left = self.k_blocks - stage * Int32(GROUP_BLOCKS)
-            self.at = self.scales.after_if(stage * Int32(STAGE_BYTES), self.blocks_left > 0)
+            var run = quotient[Self.run](stage)
+            self.load = remainder[Self.run](stage)
+            self.blocks_left = self.k_blocks - run * Int32(Self.run * GROUP_BLOCKS)
+            var offset = run * Int32(Self.GROUP_BYTES)
+            comptime if not Self.HAS_BYTES:
+                offset = run * Int32(Self.RUN_SLICES * WORD_BYTES)
+                comptime if Self.BLOCK_ROWS == 1 and Self.run > 1:
+                    var rows = self.load * Int32(Self.LOAD_ROWS)
+                    offset += rows * _float_row_bytes(self.k_blocks)
+            self.at = self.scales.after_if(offset, self.blocks_left > 0)
 
     @always_inline
     def fetch(self, stage: Lds):
-        """Starts loading the wave's share of the stage."""
-        var offset = self.offset
+        """Starts loading the wave's share of the stage, or of a run."""
+        var offset, first_byte = self.offset, self.place
+        comptime if not Self.HAS_BYTES and Self.BLOCK_ROWS == 1:
+            first_byte += self.load * Int32(scale_load_bytes(Self.run))
         comptime if Self.k_tail and not Self.HAS_BYTES:
             # Beyond K is the next row, which may be NaN.
             offset = offset if self.block < self.blocks_left else OUT_OF_RANGE
         comptime for load in range(Self.LOADS):
             comptime first = load * SCALE_GROUP_BYTES
-            var place = stage.unsafe_offset(Int(self.place) + first)
+            var place = stage.unsafe_offset(Int(first_byte) + first)
             load_to_lds[WORD_BYTES](self.at, offset + Int32(first), place)
+
+
+@always_inline
+def _float_row_bytes(k_blocks: Int32) -> Int32:
+    """Returns the bytes of the float scales of a row of blocks of 1 x 128."""
+    return quotient[TILE_BLOCKS](k_blocks + Int32(TILE_BLOCKS - 1)) * Int32(WORD_BYTES)
 
 
 def _float_loads(format: Format) -> Int:

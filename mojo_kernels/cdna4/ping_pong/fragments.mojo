@@ -2,8 +2,8 @@
 
 How they get there `operands/shared.mojo` says. A piece of a row of activations has the codes of one
 block, or of half a block; six-bit codes lie as `operands/shared` pictures. A word of scales feeds
-2 x 2 tiles. Float scales of blocks are words: of activations 32 rows x 2 blocks of 128 a wave, lane
-by lane; of weights what the wave itself needs.
+2 x 2 tiles. Float scales of blocks are words: of activations those of 32 rows a wave, row by row;
+of weights what the wave itself needs.
 
 Wave and lane are in these places as bytes, not as coordinates of a tile, which the main loop
 would add anew: 221 and 148 instead of 219 and 144 instructions (compiled for
@@ -13,7 +13,8 @@ gfx950, 2026-11-22).
 from layout import Coord, Idx
 from ...numbers.scales import Scale
 from ..chip import GROUP_TILES, LANES, LANE_SCALES, PAIR, PIECE_BYTES
-from ..chip import SCALE_GROUP_BYTES, TILE, TILE_BLOCKS, WORD_BYTES
+from ..chip import SCALE_GROUP_BYTES, SCALE_GROUP_ROWS, TILE, TILE_BLOCKS, WORD_BYTES
+from ..chip import scale_load_bytes
 from ..instructions.lds import (
     Lds,
     PIECE_WORDS,
@@ -25,13 +26,13 @@ from ..instructions.lds import (
     words_at,
 )
 from ..instructions.matrix import BlockCodes, CodeTile, PIECES, WordTile
-from ..operands.memory import quotient
+from ..operands.memory import quotient, remainder
 from ..operands.shared import place_of_sixes
 from ..operands.tiles import exchanged
 from ..operands.weights import HALF_WORDS, half_of_sixes
 from ..types import Formats, KEPT
 from ..operands.columns import first_pointer, read_transposed
-from .shape import A_SCALE_BYTES, N_TILES, PingPongTile, WAVES_M, WAVES_N
+from .shape import N_TILES, PingPongTile, WAVES_M, WAVES_N
 
 
 comptime SLICES = GROUP_TILES
@@ -39,8 +40,8 @@ comptime SLICES = GROUP_TILES
 
 
 @fieldwise_init
-struct Ring[num_bytes: Int, depth: Int](TrivialRegisterPassable):
-    """Which of the places that stages, slices or phases take in turn."""
+struct Ring[num_bytes: Int, depth: Int, run: Int = 1](TrivialRegisterPassable):
+    """Which of the places that stages, slices or phases take in turn, `run` of them each."""
 
     var index: Int32
     """Which stage, slice or phase, counted from the beginning of K."""
@@ -56,8 +57,9 @@ struct Ring[num_bytes: Int, depth: Int](TrivialRegisterPassable):
     @always_inline
     def next(self) -> Self:
         comptime LAST = Int32((Self.depth - 1) * Self.num_bytes)
-        var is_last = self.offset == LAST
-        return Self(self.index + 1, Int32(0) if is_last else self.offset + Int32(Self.num_bytes))
+        var offset = Int32(0) if self.offset == LAST else self.offset + Int32(Self.num_bytes)
+        var index = self.index + 1
+        return Self(index, offset if remainder[Self.run](index) == 0 else self.offset)
 
 
 @fieldwise_init
@@ -80,6 +82,12 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
     """Scales of weights of what a lane feeds."""
     comptime B_WORDS = N_TILES // PAIR * Self.B_SCALES if Self.HAS_BYTES else 1
     """Words of scales of weights, likewise."""
+    comptime FLOAT_ROWS = SCALE_GROUP_ROWS // Self.Tile.SCALE_RUN
+    """Rows of a load of float scales."""
+    comptime FLOAT_TILE_WORDS = (
+        TILE * scale_load_bytes(Self.Tile.SCALE_RUN) // (Self.FLOAT_ROWS * WORD_BYTES)
+    )
+    """Words of LDS from the float scales of a tile of rows to those of the next."""
     comptime A_LINE_PIECES = WAVES_M * Self.Tile.PART_TILES
     """Pieces of a line in LDS of activations that lie column by column."""
     comptime B_LINE_PIECES = WAVES_N * N_TILES
@@ -119,9 +127,11 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
         var b_scales = n * Int32(WORDS_N * SCALE_GROUP_BYTES) + lane * Int32(WORD_BYTES)
         b_scales = Int32(Self.Tile.B_SCALE_PLACE) + b_scales * Int32(Self.B_SCALES)
         comptime if not Self.HAS_BYTES:
-            a_scales = m * Int32(Self.Tile.NEXT_WAVE // PAIR * SCALE_GROUP_BYTES)
-            a_scales += lane % Int32(TILE) * Int32(WORD_BYTES)
-            b_scales = Int32(A_SCALE_BYTES) + wave * Int32(SCALE_GROUP_BYTES)
+            var load, row = divmod(lane % Int32(TILE), Int32(Self.FLOAT_ROWS))
+            a_scales = m * Int32(Self.Tile.NEXT_WAVE * Self.FLOAT_TILE_WORDS * WORD_BYTES)
+            a_scales += load * Int32(scale_load_bytes(Self.Tile.SCALE_RUN))
+            a_scales += row * Int32(SCALE_GROUP_BYTES // Self.FLOAT_ROWS)
+            b_scales = Int32(Self.Tile.A_SCALE_BYTES) + wave * Int32(SCALE_GROUP_BYTES)
         comptime if Self.formats.are_columns:
             return Self(
                 first_pointer[Self.A_LINE_PIECES](m * Int32(Self.Tile.NEXT_WAVE), lane),
@@ -227,10 +237,11 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
     def read_floats[
         slice: Int, part: Int
     ](self, stage: Lds, a: WordTile[Self.A_WORDS], b: WordTile[Self.B_WORDS]):
+        """Reads scales of a part of a slice of the stage that begins at `stage`."""
         comptime GROUP_WORDS = SCALE_GROUP_BYTES // WORD_BYTES
-        comptime PAIRS = WAVES_M * Self.m_tiles // PAIR
-        var rows = words_at[PAIRS, SLICES, PAIR, TILE](stage, self.a_scales)
+        comptime TILES = WAVES_M * Self.m_tiles
+        var rows = words_at[TILES, Self.FLOAT_TILE_WORDS](stage, self.a_scales)
         comptime for tile in range(Self.Tile.PART_TILES):
-            comptime pair, half = divmod(part * Self.Tile.NEXT_PART + tile, PAIR)
-            a[tile] = read_word(rows, Coord(Idx[pair], Idx[slice], Idx[half], Idx[0]))
+            comptime m_tile = part * Self.Tile.NEXT_PART + tile
+            a[tile] = read_word(rows, Coord(Idx[m_tile], Idx[slice]))
         b[0] = read_word(words_at[GROUP_WORDS](stage, self.b_scales), Coord(Idx[slice]))

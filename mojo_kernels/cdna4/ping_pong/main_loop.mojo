@@ -3,6 +3,8 @@
 `PingPongLoop.ORDER` is the schedule (order.mojo); `perform` says what an
 operation means for what the workgroup shares in LDS (fragments.mojo):
 
+    products    where scales are floats, tiles that are scaled and added later: behind the matrix
+                instruction of the third tile after, the last ones of a phase in the next one
     fetched     places of activations, weights and scales that go from memory to LDS next
     used        places whose fragments are read next
     sums        8 x 4 or 4 x 4 tiles of C
@@ -14,7 +16,7 @@ from std.memory import bitcast
 from std.sys.intrinsics import readfirstlane
 
 from ...tiles import in_registers
-from ..chip import CODE_LOAD_BYTES, MAX_COUNT, PAIR, SUMS, TILE
+from ..chip import CODE_LOAD_BYTES, MAX_COUNT, PAIR, SUMS, TILE, WORD_BYTES
 from ..instructions.lds import Lds
 from ..instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, Sums, WordTile
 from ..instructions.matrix import decoded_block, multiply_codes, multiply_floats, multiply_tiles
@@ -28,8 +30,12 @@ from ..operands.shared import SharedCodes, SharedOperand, SharedRightSide
 from ..operands.shared import SharedScales, SharedWeights
 from ..operations import Ops
 from .order import PingPong
-from .shape import COLUMNS, N_TILES, PingPongTile, SCALE_BYTES, SCALE_DEPTH, WAVES
+from .shape import COLUMNS, N_TILES, PingPongTile, WAVES
 from .fragments import Reader, Ring, SLICES
+
+
+comptime LATE = 3
+"""Tiles of products that are scaled later, when they are there: fewer than a row of tiles."""
 
 
 struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Bool = False]:
@@ -45,7 +51,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
     """Whether activations stay floats, and weights are decoded to such."""
     comptime APlace = Ring[Self.Tile.A_BYTES, Self.Tile.DEPTH]
     comptime BPlace = Ring[Self.Tile.B_BYTES, Self.Tile.DEPTH]
-    comptime ScalePlace = Ring[SCALE_BYTES, SCALE_DEPTH]
+    comptime ScalePlace = Ring[Self.Tile.SCALE_BYTES, Self.Tile.SCALE_DEPTH, Self.Tile.SCALE_RUN]
     comptime PHASE_SLICES = Self.Tile.PHASE_SLICES
     comptime Weights: SharedRightSide = SharedColumns[
         Self.Fragments.B_LINE_PIECES, WAVES, 1, Self.Tile.PARTS
@@ -66,9 +72,11 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
         Self.Fragments.A_LINE_PIECES, WAVES, Self.Tile.PARTS, Self.Tile.PARTS
     ] if Self.formats.are_columns else Self.Rows
     comptime Scales = SharedScales[
-        Self.formats.left, Self.Tile.ROWS, Self.m_tiles * TILE, Self.k_tail
+        Self.formats.left, Self.Tile.ROWS, Self.m_tiles * TILE, Self.k_tail, Self.Tile.SCALE_RUN
     ]
-    comptime WeightScales = SharedScales[Self.formats.right, COLUMNS, N_TILES * TILE, Self.k_tail]
+    comptime WeightScales = SharedScales[
+        Self.formats.right, COLUMNS, N_TILES * TILE, Self.k_tail, Self.Tile.SCALE_RUN
+    ]
     comptime Fragments = Reader[Self.formats, Self.m_tiles]
     comptime HAS_BYTES = Self.Fragments.HAS_BYTES
     """Whether scales are bytes, four to a word."""
@@ -83,6 +91,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
         of_b=Self.Weights.LOADS,
         of_a_scales=0 if Self.IS_KEPT else Self.Scales.LOADS,
         of_b_scales=Self.WeightScales.LOADS,
+        scale_run=Self.Tile.SCALE_RUN,
         decodes=Self.IS_KEPT,
         cuts_columns=Self.Tile.CUTS_COLUMNS,
     )
@@ -109,6 +118,10 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
     var b_scales: WordTile[Self.Fragments.B_WORDS]
     """Scales of weights, likewise."""
     var sums: SumTile[Self.m_tiles, N_TILES]
+    var products: SumTile[LATE + 1]
+    """Products that are not scaled yet."""
+    var late_scale: Float32
+    """What the last ones of a phase are multiplied by: they are of one tile of rows."""
 
     @always_inline
     def __init__(
@@ -140,6 +153,8 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
         self.a_scales = in_registers[DType.uint32, 1, Self.Fragments.A_WORDS]()
         self.b_scales = in_registers[DType.uint32, 1, Self.Fragments.B_WORDS]()
         self.sums = in_registers[DType.float32, SUMS, Self.m_tiles, N_TILES]()
+        self.products = in_registers[DType.float32, SUMS, LATE + 1]()
+        self.late_scale = 0
 
     @always_inline
     def scales_of(self, place: Self.ScalePlace) -> Lds:
@@ -154,7 +169,10 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
         """Reads the fragments of a part of a slice, with the first part the weights."""
         comptime slice, part = divmod(work, Self.Tile.PARTS)
         var scales = self.scales_of(self.used_scales)
-        comptime if not Self.HAS_BYTES and Self.HAS_SCALES:
+        comptime if Self.Tile.HAS_FLOATS:
+            comptime STAGE_BYTES = SLICES * WORD_BYTES
+            var stage = remainder[Self.Tile.SCALE_RUN](self.used_scales.index)
+            scales = scales.unsafe_offset(Int(stage) * STAGE_BYTES)
             self.reader.read_floats[slice, part](scales, self.a_scales, self.b_scales)
         elif work == 0 and Self.HAS_SCALES:
             comptime if not Self.IS_KEPT:
@@ -221,7 +239,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
             self.settle[part]()
         comptime if Self.IS_KEPT:
             self.multiply_kept[work]()
-        elif Self.HAS_SCALES and not Self.HAS_BYTES:
+        elif Self.Tile.HAS_FLOATS:
             self.multiply_blocks[part]()
         else:
             comptime for tile in range(Self.Tile.PART_TILES):
@@ -242,29 +260,38 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
 
     @always_inline
     def multiply_blocks[part: Int](mut self):
-        """Multiplies codes of blocks with float scales, and adds products when they are there."""
-        comptime LAG, ADDITIONS = 2, 4
+        """Multiplies codes of blocks with float scales, and adds products when they are there: the
+        last ones of a part behind the first matrix instructions of the next."""
+        comptime ADDITIONS = 2  # Packed ones.
         comptime TILES = Self.Tile.PART_TILES * N_TILES
+        comptime BEFORE = (part + Self.Tile.PARTS - 1) % Self.Tile.PARTS
         var scales = in_registers[DType.float32, 1, Self.Tile.PART_TILES]()
         var b_scale = bitcast[DType.float32, 1](readfirstlane(self.b_scales[0]))
         comptime for tile in range(Self.Tile.PART_TILES):
             scales[tile] = bitcast[DType.float32, 1](self.a_scales[tile]) * b_scale
-        var products = in_registers[DType.float32, SUMS, LAG + 1]()
-        comptime for i in range(TILES + LAG):
-            comptime if i < TILES:
-                comptime tile, n_tile = divmod(i, N_TILES)
-                products[i % (LAG + 1)] = multiply_codes[Self.formats.left, Self.formats.right](
-                    Sums(0), self.b[0, n_tile], self.a[0, tile]
-                )
-                schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
-                schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
-            comptime if i >= LAG:
-                comptime tile, n_tile = divmod(i - LAG, N_TILES)
-                comptime m_tile = part * Self.Tile.PART_TILES + tile
-                self.sums[m_tile, n_tile] = products[(i - LAG) % (LAG + 1)].fma(
-                    Sums(scales[tile]), self.sums[m_tile, n_tile]
-                )
+        comptime for i in range(TILES):
+            comptime tile, n_tile = divmod(i, N_TILES)
+            self.products[i % (LATE + 1)] = multiply_codes[Self.formats.left, Self.formats.right](
+                Sums(0), self.b[0, n_tile], self.a[0, tile]
+            )
+            schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
+            schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
+            comptime if i >= LATE:
+                self.add_products[part, i - LATE](scales[(i - LATE) // N_TILES])
                 schedule_group_barrier(AMDScheduleBarrierMask.VALU, Int32(ADDITIONS), 0)
+            else:
+                self.add_products[BEFORE, TILES - LATE + i](self.late_scale)
+                schedule_group_barrier(AMDScheduleBarrierMask.VALU, Int32(ADDITIONS + 2), 0)
+        self.late_scale = scales[Self.Tile.PART_TILES - 1]
+
+    @always_inline
+    def add_products[part: Int, i: Int](mut self, scale: Float32):
+        """Adds the products of a tile of a part, which are `scale` times as large."""
+        comptime tile, n_tile = divmod(i, N_TILES)
+        comptime m_tile = part * Self.Tile.PART_TILES + tile
+        self.sums[m_tile, n_tile] = self.products[i % (LATE + 1)].fma(
+            Sums(scale), self.sums[m_tile, n_tile]
+        )
 
     @always_inline
     def multiply_kept[work: Int](mut self):
@@ -353,6 +380,8 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
             comptime for n_tile in range(N_TILES):
                 var low, high = zeros_of_a_branch(), zeros_of_a_branch()
                 self.sums[m_tile, n_tile] = bitcast[DType.float32, SUMS](low.join(high))
+        comptime for i in range(LATE + 1 if Self.Tile.HAS_FLOATS else 0):
+            self.products[i] = 0
 
     @always_inline
     def turn_to(
@@ -423,6 +452,9 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
                 comptime for i in range(len(last)):
                     comptime if multiplies or not Ops(last[i].tag).is_of_products():
                         self.perform[last[i]]()
+        comptime TILES = Self.Tile.PART_TILES * N_TILES
+        comptime for i in range(TILES - LATE, TILES if Self.Tile.HAS_FLOATS else 0):
+            self.add_products[Self.Tile.PARTS - 1, i](self.late_scale)
 
     @always_inline
     def leave(self, group: Int32):

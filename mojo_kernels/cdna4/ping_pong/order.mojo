@@ -65,6 +65,8 @@ struct PingPong(TrivialRegisterPassable):
     """Loads of the scales of the activations of a stage."""
     var of_b_scales: Int
     """Loads of the scales of the weights of a stage."""
+    var scale_run: Int
+    """Stages whose scales are used together, loaded in as many loads, one in each stage before."""
     var decodes: Bool
     """Whether weights are decoded, for floats that are kept."""
     var cuts_columns: Bool
@@ -82,9 +84,20 @@ struct PingPong(TrivialRegisterPassable):
         var loads = self.phase_slices * self.of_a + self.of_b
         if phase == 0:
             loads += self.of_b_scales
-        if phase == self.phases() - 1:
+        if phase == self.phase_of_a_scales():
             loads += self.of_a_scales
         return loads
+
+    def phase_of_a_scales(self) -> Int:
+        """Returns the phase that fetches those of activations: of a run, so that the last ones are
+        there for the next stage, the first."""
+        return 0 if self.scale_run > 1 else self.phases() - 1
+
+    def scale_loads(self, place: Int) -> Int:
+        """Returns the loads of scales at a place before the loop: the first run, or a stage."""
+        if self.scale_run == 1:
+            return 1
+        return self.scale_run if place == 0 else 0
 
     def loads_in_flight(self, phase: Int) -> Int:
         """Returns the loads that a move leaves in flight, which the next phase does not need."""
@@ -105,7 +118,7 @@ struct PingPong(TrivialRegisterPassable):
         var operations = Operations()
         for place in range(AHEAD):
             operations.append(Ops.SEEK_SCALES.at())
-            if self.of_b_scales > 0:
+            if self.of_b_scales > 0 and self.scale_loads(place) > 0:
                 operations.append(Ops.FETCH_B_SCALES.at())
             operations.append(Ops.SEEK_B.at())
             for part in range(self.parts - self.late_parts(place)):
@@ -117,10 +130,11 @@ struct PingPong(TrivialRegisterPassable):
         """Returns the operations that fetch the first activations."""
         var operations = Operations()
         for place in range(AHEAD):
-            operations.append(Ops.SEEK_SCALES.at())
+            for _ in range(self.scale_loads(place)):
+                operations.append(Ops.SEEK_SCALES.at())
+                if self.of_a_scales > 0:
+                    operations.append(Ops.FETCH_A_SCALES.at())
             operations.append(Ops.SEEK_A.at())
-            if self.of_a_scales > 0:
-                operations.append(Ops.FETCH_A_SCALES.at())
             for part in range(self.fetches - self.late_parts(place)):
                 operations.append(Ops.FETCH_A.at(part))
         operations.append(Ops.SEEK_SCALES.at())
@@ -133,7 +147,8 @@ struct PingPong(TrivialRegisterPassable):
         """Returns the loads of activations before the loop that its first phase does not need."""
         var loads = 0
         for place in range(1, AHEAD):
-            loads += self.of_a_scales + (self.fetches - self.late_parts(place)) * self.of_a
+            loads += self.scale_loads(place) * self.of_a_scales
+            loads += (self.fetches - self.late_parts(place)) * self.of_a
         return loads
 
     def steady(self) -> Operations:
@@ -175,7 +190,7 @@ struct PingPong(TrivialRegisterPassable):
             operations.append(Ops.READ.at(work))
         if phase == 0 and self.of_b_scales > 0:
             operations.append(Ops.FETCH_B_SCALES.at())
-        if phase == self.phases() - 1 and self.of_a_scales > 0:
+        if phase == self.phase_of_a_scales() and self.of_a_scales > 0:
             operations.append(Ops.FETCH_A_SCALES.at())
         if self.ends_slices(phase):
             operations.append(fetch_b)

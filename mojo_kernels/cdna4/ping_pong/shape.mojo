@@ -14,14 +14,19 @@ Six-bit codes of a slice are three quarters of a line:
     bfloat16       activations    128 rows x 4 blocks, 2 slices              64 KiB
                    weights        256 rows x 4 blocks, 2 slices              32 KiB
     scales         of both, in words of four, 3 stages                             12 KiB
+                   floats of blocks, 2 runs of 4 or 2 stages                 20 or 12 KiB
+
+Float scales lie row by row: of a run of stages a wave loads a part of its rows in each stage, so
+that a row's scales are one access of 32 or 16 bytes, not of 8.
 """
 
 from std.math import ceildiv
 
 from ...numbers.formats import Format
+from ...numbers.scales import Scale
 from ...schedule.xcd import XcdBands
 from ..chip import CODE_LOAD_BYTES, CODE_PIECE_BYTES, GROUP_BLOCKS, LANES, LANE_BYTES, LANE_SCALES
-from ..chip import PIECE_BYTES, SCALE_GROUP_BYTES, TILE, TILE_BLOCKS
+from ..chip import PIECE_BYTES, TILE, TILE_BLOCKS, scale_load_bytes
 from ..prologue.shape import CooperativeMemory, is_prepared, lies_by_tiles
 from ..types import Formats, KEPT, ProductTypes
 from ...launch.grid import Grid, Workspace
@@ -42,17 +47,11 @@ comptime LINE_BYTES = 128
 """Bytes of a line of memory."""
 comptime AHEAD = 2
 """Stages of scales, slices or stages of activations, phases of weights: those on their way."""
-comptime SCALE_DEPTH = AHEAD + 1
-"""Stages of scales in LDS."""
 comptime MAX_KEPT_TILES = 4
 """Tiles of rows of a wave for which LDS has room, of floats that are kept."""
 comptime PHASE_CYCLES = 512
 """What a wave multiplies in a phase, in cycles of the matrix pipes."""
 
-comptime A_SCALE_BYTES = WAVES * SCALE_GROUP_BYTES
-"""Bytes for the scales of the activations of a stage: each wave has a place for a group."""
-comptime SCALE_BYTES = A_SCALE_BYTES + COLUMNS * STAGE_BLOCKS
-"""Bytes of all scales of a stage."""
 comptime THREADS = WAVES * LANES
 """Threads of a workgroup."""
 
@@ -102,9 +101,21 @@ struct PingPongTile[formats: Formats, m_tiles: Int]:
     comptime FREE_BYTES = Self.B_PLACE + (Self.DEPTH - AHEAD) * Self.B_BYTES
     """Bytes that are free until the first activations are fetched."""
     comptime SCALE_PLACE = Self.B_PLACE + Self.DEPTH * Self.B_BYTES
-    comptime B_SCALE_PLACE = A_SCALE_BYTES if LANE_SCALES[Self.formats.right] == 1 else 0
-    """Where those of weights begin in a stage: two of a lane take the place of activations'."""
-    comptime LDS_BYTES = Self.SCALE_PLACE + SCALE_DEPTH * SCALE_BYTES
+    comptime HAS_FLOATS = (
+        Self.formats.left.scale == Scale.FLOAT32 and not Self.formats.left.has_row_scales()
+    )
+    """Whether scales are floats of blocks."""
+    comptime SCALE_RUN = (4 if Self.m_tiles > MAX_KEPT_TILES else 2) if Self.HAS_FLOATS else 1
+    """Stages whose scales are in LDS together."""
+    comptime SCALE_DEPTH = AHEAD if Self.HAS_FLOATS else AHEAD + 1
+    """Runs of stages whose scales are in LDS."""
+    comptime A_SCALE_BYTES = WAVES * Self.SCALE_RUN * scale_load_bytes(Self.SCALE_RUN)
+    """Bytes for the scales of the activations of a run: each wave has a place for a group."""
+    comptime SCALE_BYTES = Self.A_SCALE_BYTES + COLUMNS * STAGE_BLOCKS
+    """Bytes of all scales of a run."""
+    comptime B_SCALE_PLACE = Self.A_SCALE_BYTES if LANE_SCALES[Self.formats.right] == 1 else 0
+    """Where those of weights begin in a run: two of a lane take the place of activations'."""
+    comptime LDS_BYTES = Self.SCALE_PLACE + Self.SCALE_DEPTH * Self.SCALE_BYTES
 
     @staticmethod
     def first_row(m_tile: Int) -> Int:
