@@ -159,8 +159,9 @@ class _Chunk:
                 size = max(num_bytes, CHUNK_BYTES)
                 try:
                     self.memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-                except OSError as error:
-                    raise MemoryError(f"weights: got no {size} bytes of memory: {error}") from None
+                except OSError:
+                    # Torch has the words for memory that there is not.
+                    return torch.empty(num_bytes, dtype=torch.uint8)
                 self.used = 0
                 ask_for_large_pages(
                     torch.frombuffer(self.memory, dtype=torch.uint8).data_ptr(), size
@@ -176,9 +177,6 @@ def weight_memory(num_bytes: int) -> Tensor:
     """Returns bytes for a weight of the CPU, beside the last one, in large pages if there are any.
 
     Each has a storage of its own; a chunk of memory goes with the last of those that it has.
-
-    Raises:
-        MemoryError: if there is none.
     """
     return _chunk.take(num_bytes) if num_bytes else torch.empty(0, dtype=torch.uint8)
 
