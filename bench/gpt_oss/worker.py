@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 from bench.worker import pin
 
 WARM_TOKENS = 8
@@ -27,7 +29,7 @@ class Job:
     """What is measured."""
 
     variant: str
-    """What activations are multiplied as, or `TRANSFORMERS`, or `LLAMA_CPP`."""
+    """What activations are multiplied as, or `TRANSFORMERS`."""
     rest: str | None
     """What the layers that the checkpoint has as floats are quantized to."""
     folder: str
@@ -39,28 +41,29 @@ class Job:
     tokens: int
     """To write."""
     repeats: int
+    logits: str = ""
+    """A file for the logits behind the prompt, float32; empty for none."""
 
 
 TRANSFORMERS = "transformers"
 """Its own way on a CPU: weights dequantized to bfloat16."""
-LLAMA_CPP = "llama.cpp"
-"""Its products alone; see `bench.peers.llama_cpp_gpt_oss`."""
 
 
 @dataclass(frozen=True)
 class Measured:
     """What came of it."""
 
-    load_s: float | None
-    resident_gb: float | None
+    load_s: float
+    resident_gb: float
     """Behind the load; without what the process had before."""
-    peak_gb: float | None
-    prompt_s: float | None
-    tokens_s: float | None
-    products_s: float
+    peak_gb: float
+    prompt_s: float
+    tokens_s: float
+    products_s: float | None = None
     """Of one token's products alone: attention's four, the experts with their router, the head."""
-    head_s: float
-    """Of one token's logits, which are in the others once, or once a token."""
+    head_s: float = 0.0
+    """Of one token's logits, which are in the others once, or once a token; 0 where all layers are
+    measured."""
 
 
 def measure(job: Job) -> Measured:
@@ -69,37 +72,31 @@ def measure(job: Job) -> Measured:
     import torch  # noqa: PLC0415  the threads are set now
 
     torch.set_num_threads(job.threads)
-    if job.variant == LLAMA_CPP:
-        return _products_of_llama_cpp(job)
     _warm_up()
     before = memory_gb("VmRSS")
     begin = time.perf_counter()
     model = _load(job)
     load_s = time.perf_counter() - begin
     resident, peak = (memory_gb(name) - before for name in ("VmRSS", "VmHWM"))
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(model.config.vocab_size, (1, job.prompt), generator=generator)
+    ids = prompt_of(job, model.config.vocab_size)
     hidden = torch.ones(1, 1, model.config.hidden_size, dtype=model.dtype)
     with torch.inference_mode():
         _step(model, ids[:, :WARM_TOKENS])
         heads = [_timed(lambda: model.lm_head(hidden))[0] for _ in range(max(job.repeats, 3))]
         runs = [_run(model, ids, job.tokens) for _ in range(job.repeats)]
+        if job.logits:
+            np.save(job.logits, _step(model, ids).logits[0, -1].float().numpy())
         products = [_timed(lambda: _products(model))[0] for _ in range(job.repeats * job.tokens)]
     prompt_s, tokens_s = (median(seconds) for seconds in zip(*runs, strict=True))
     return Measured(load_s, resident, peak, prompt_s, tokens_s, median(products), median(heads))
 
 
-def _products_of_llama_cpp(job: Job) -> Measured:
-    """Measures the products of llama.cpp."""
-    from bench.gpt_oss.checkpoint import sizes_of  # noqa: PLC0415
-    from bench.peers.llama_cpp_gpt_oss import Model  # noqa: PLC0415
+def prompt_of(job: Job, vocabulary: int):
+    """Returns the tokens of the prompt, the same for each system."""
+    import torch  # noqa: PLC0415  the threads are set now
 
-    model = Model(sizes_of(job.folder, job.layers))
-    step = model.prepare()
-    step()
-    steps = [step() for _ in range(job.repeats * job.tokens)]
-    head_s = median(head for _, head in steps)
-    return Measured(None, None, None, None, None, median(map(sum, steps)), head_s)
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(vocabulary, (1, job.prompt), generator=generator)
 
 
 def _warm_up() -> None:

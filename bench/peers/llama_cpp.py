@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from bench.peers import Peer, Prepared, Quantizer
+from bench.peers.blocks import mxfp4_blocks
 from bench.problem import Problem
 
 ARENA_BYTES = 1 << 20
@@ -53,19 +54,6 @@ def weight_buffer_type() -> int:
 def default_buffer_type() -> int:
     """Returns the plain buffer type."""
     return ggml.ggml_backend_get_default_buffer_type(_backend())
-
-
-def mxfp4_blocks(codes: torch.Tensor, scales: torch.Tensor) -> np.ndarray:
-    """Returns ggml's bytes: per block the scale, then 16 bytes of codes.
-
-    Byte i of a block holds code i in its low half and code i + 16 in its high
-    half; ours holds neighbours 2 i and 2 i + 1.
-    """
-    rows, k_blocks = scales.shape
-    packed = codes.reshape(rows, k_blocks, 16)
-    elements = torch.stack([packed & 15, packed >> 4], dim=-1).flatten(2)
-    low, high = elements.chunk(2, dim=-1)
-    return torch.cat([scales.unsqueeze(-1), low | high << 4], dim=-1).flatten(1).numpy()
 
 
 @dataclass

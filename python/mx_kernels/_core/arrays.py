@@ -307,11 +307,12 @@ def memory_of(t: Tensor) -> tuple[Tensor, int]:
     return t, address_of(t)
 
 
-def empty_scales(like: Array, shape: tuple[int, ...], fmt: Format) -> tuple[Tensor, int]:
+def empty_scales(like: Array, shape: tuple[int, ...], fmt: Format, make=None) -> tuple[Tensor, int]:
     """Allocates scales of a format where `like` lies; returns their address, too."""
+    make = make or empty
     if not fmt.has_float_scales:
-        return empty(like, shape)
-    scales, address = empty(like, (*shape[:-1], shape[-1] * fmt.scale_bytes))
+        return make(like, shape)
+    scales, address = make(like, (*shape[:-1], shape[-1] * fmt.scale_bytes))
     return scales.view(fmt.scale_dtype), address
 
 

@@ -13,8 +13,20 @@ from typing import Protocol
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from mx_kernels._core.arrays import Array, address_of, empty, empty_scales, rows_of
-from mx_kernels._core.devices import NEW_PAGES_BYTES, ask_for_large_pages, launcher_of
+from mx_kernels._core.arrays import (
+    PLAIN_TENSORS,
+    Array,
+    address_of,
+    empty,
+    empty_scales,
+    rows_of,
+)
+from mx_kernels._core.devices import (
+    NEW_PAGES_BYTES,
+    ask_for_large_pages,
+    launcher_of,
+    weight_memory,
+)
 from mx_kernels._core.facts import Format, Layout, facts
 from mx_kernels._core.protocol import Dequantize, Quantize, Relayout, Right, Rotation
 from mx_kernels._core.storage import storage_of
@@ -126,16 +138,23 @@ def relayout(q: Operand, layout: Layout) -> tuple[Tensor, Tensor]:
     q = by_rows(q)
     codes, scales, fmt, source = right_of(q)
     storage = storage_of(q.shape, facts().formats[q.format], layout)
-    new_codes, codes_to = empty(q._codes, storage[0])
-    new_scales, scales_to = empty_scales(q._codes, storage[1], facts().formats[q.format])
-    if new_codes.is_cpu:
-        ask_for_large_pages(codes_to, new_codes.nbytes)
+    make = empty if layout == facts().plain else empty_weight
+    new_codes, codes_to = make(q._codes, storage[0])
+    new_scales, scales_to = empty_scales(q._codes, storage[1], facts().formats[q.format], make)
     calls, rows = _cut(q, layout)
     parts = ((codes, q._codes), (scales, q._scales), (codes_to, new_codes), (scales_to, new_scales))
     for codes_at, scales_at, *target in _steps(calls, *parts):
         call = Relayout(codes_at, scales_at, source, *target, layout.code, fmt, rows, q._k)
         launcher_of(new_codes).launch("relayout", call, new_codes)
     return new_codes, new_scales
+
+
+def empty_weight(like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, int]:
+    """Allocates bytes as `empty` does, on a CPU in `weight_memory`."""
+    if type(like) not in PLAIN_TENSORS or not like.is_cpu:
+        return empty(like, shape)
+    made = weight_memory(math.prod(shape)).view(shape)
+    return made, made.data_ptr()
 
 
 def _empty(like: Array, shape: tuple[int, ...], dtype: int | None = None) -> tuple[Tensor, int]:

@@ -44,7 +44,7 @@ from max.pipelines.lib.graph_specs import GraphRole, GraphSpec
 
 from mx_kernels import max_graph
 from mx_kernels.checkpoints.configs import OURS, quantization
-from mx_kernels.integrations.max_pipelines.attention import WindowAttention, Yarn
+from mx_kernels.integrations.max_pipelines.attention import LANES, WindowAttention, Yarn
 from mx_kernels.integrations.max_pipelines.modules import Experts, GatedMLP, MXWeight, State
 from mx_kernels.integrations.max_pipelines.weights import DEFAULT_ENCODING, adapt, planned_bytes
 
@@ -201,8 +201,9 @@ def _attention(
         "devices": config.devices,
         "scale": config.attention_multiplier,
     }
-    has_sinks = state.has(f"{name}.sinks")
-    if window is None and not has_sinks:
+    has_sinks, has_norms = state.has(f"{name}.sinks"), state.has(f"{name}.q_norm.weight")
+    takes_ours = config.devices[0] == DeviceRef.CPU() and config.kv_params.head_dim % LANES == 0
+    if window is None and not has_sinks and (has_norms or not takes_ours):
         attention = AttentionWithRope(**options)
     else:
         mask = MHAMaskVariant.SLIDING_WINDOW_CAUSAL_MASK if window else MHAMaskVariant.CAUSAL_MASK
@@ -211,7 +212,7 @@ def _attention(
     parts = [f"{name}.{part}_proj" for part in "qkv"]
     attention.qkv_proj = state.rows(f"{name}.qkv_proj", parts)
     attention.o_proj = state.linear(f"{name}.o_proj")
-    if state.has(f"{name}.q_norm.weight"):
+    if has_norms:
         attention.use_qk_norm = True
         attention.q_norm, attention.k_norm = (norm(config.kv_params.head_dim) for _ in "qk")
     return attention

@@ -31,6 +31,7 @@ from max.pipelines.lib.config.model_config import _select_quantization_encoding
 from max.pipelines.modeling.config_enums import supported_encoding_dtype
 from torch import Tensor
 
+from mx_kernels._core.devices import give_back_free_memory
 from mx_kernels._core.facts import DEFAULT_FORMAT, facts, weights_format
 from mx_kernels.checkpoints.converting import Axes, to_quantize
 from mx_kernels.checkpoints.files import Checkpoint, let_go, open_model
@@ -89,9 +90,11 @@ def adapt(
     dtype = FLOATS[supported_encoding_dtype(encoding).name]
     device = "cpu" if model.default_device_spec.device_type == "cpu" else _architecture()
     parameters = parameters_of(open_model(map(Path, model.resolved_weight_paths())))
-    return dict(
+    weights = dict(
         part for parameter in parameters for part in _parts(parameter, dtype, device).items()
     )
+    give_back_free_memory()
+    return weights
 
 
 def parameters_of(checkpoint: Checkpoint) -> list[Parameter]:
