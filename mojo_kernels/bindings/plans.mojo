@@ -54,7 +54,7 @@ from mojo_kernels.problem import ANY, Left, LeftKind, NO_BIAS, Problem, Result, 
 
 def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
     """Takes (m, n, k, left format, right format, whether the left side is encoded, whether codes of
-    both lie column by column).
+    both lie column by column); two formats of -1 are floats by floats.
 
     Returns the row of the CDNA4 dispatch table for a product, and its launch.
     """
@@ -72,12 +72,12 @@ def explain_gfx950(arguments: PythonObject) raises -> PythonObject:
     row.put("cut", plan.name())
     row.put("tile_m", plan.rows)
     row.put("tile_n", plan.columns)
-    row.put("chunk_k", plan.step_k)
+    row.put("chunk_k", plan.step_of(formats))
     row.put("waves", grid.threads // LANES)
     row.put("sharers", plan.sharers)
     row.put("depth", plan.depth)
     row.put("splits", grid.z)
-    row.put("k_tail", plan.has_tail(k))
+    row.put("k_tail", plan.has_tail(k, formats))
     row.put("quantizes_first", found.quantizes_first)
     row.put("grid", numbers(grid.x, grid.y, grid.z))
     row.put("threads", grid.threads)

@@ -36,7 +36,10 @@ comptime TILE_K = TILE_BLOCKS * BLOCK
 """Elements along K of a tile."""
 comptime SUMS = 4
 """Values of C that a lane holds: neighbouring columns of one row."""
-comptime LANE_BYTES[format: Format] = format.packed_bytes(BLOCK)
+comptime LANE_K[format: Format] = BLOCK // 2 if _is_float(format) else BLOCK
+"""Elements along K that a lane feeds to a tile: where both sides are floats, which take twice the
+bytes and cycles of eight bits, a tile is half as long."""
+comptime LANE_BYTES[format: Format] = format.packed_bytes(LANE_K[format])
 """Bytes of the packed codes that a lane feeds."""
 comptime LANE_SCALES[format: Format] = max(BLOCK // format.block_k, 1)
 """Scales of these: two of sixteen codes each, or one."""
@@ -62,6 +65,11 @@ comptime QUANTIZED_ROWS = SCALE_GROUP_ROWS
 """Rows that a wave quantizes."""
 comptime QUANTIZE_WAVES = 2
 """Waves of a workgroup that quantizes. Guess."""
+
+
+def _is_float(format: Format) -> Bool:
+    """Says whether codes are floats of 16 bits without scales."""
+    return format.element.bits == 16 and format.has_row_scales()
 
 
 def piece_bytes_of(bits: Int) -> Int:

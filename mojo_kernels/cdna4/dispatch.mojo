@@ -31,7 +31,7 @@ def launch[
     if not types.match(problem):
         raise Error("got a product of other formats, types or layout than was compiled for gfx950")
     comptime last = len(CHOICES) - 1
-    comptime if not types.formats.are_columns:
+    comptime if not types.formats.are_plain():
         comptime assert CHOICES[last].max_rows(ANY, ANY, types) == ANY, "the last row covers all"
     var row_bytes = max(types.row_bytes(problem.k), problem.n * float_bytes(types.out))
     var sizes = [types.formats.right.packed_bytes(problem.n * problem.k), row_bytes]
@@ -96,9 +96,10 @@ def _launch_row[
             comptime choice = CHOICES[i]
             if row == i:
                 comptime for k_tail in [False, True]:
-                    comptime can_end_so = known.k == 0 or choice.plan.has_tail(known.k) == k_tail
+                    comptime known_tail = choice.plan.has_tail(known.k, types.formats)
+                    comptime can_end_so = known.k == 0 or known_tail == k_tail
                     comptime if can_end_so and (choice.any_k or not k_tail):
-                        if choice.plan.has_tail(problem.k) == k_tail:
+                        if choice.plan.has_tail(problem.k, types.formats) == k_tail:
                             comptime if choice.plan.family == Family.STREAMING:
                                 comptime shape = choice.plan.streaming_of(k_tail)
                                 return StreamingKernel[types, shape].launch(problem, queue)

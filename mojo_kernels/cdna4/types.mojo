@@ -4,6 +4,7 @@ The fields say the same as a `Problem`, at compile time:
 
     left side    floats of type `x`, quantized on the way by `rounding`, or kept, as the format
                  `KEPT` says; or codes, without `x`
+    right side   codes; or floats of type `x` too, where both formats are that of such floats
     result       of type `out`, with a bias of type `bias` added, or none
 
 `PAIRS` lists what there are kernels for; others fail when they are compiled.
@@ -14,7 +15,7 @@ from std.sys import size_of
 from ..layouts import Plain, PreshuffledCdna4, layout_position
 from ..numbers.elements import Element
 from ..numbers.floats import FLOAT_TYPES, float_code
-from ..numbers.formats import FORMATS, Format, NO_FORMAT
+from ..numbers.formats import FORMATS, Format, NO_FORMAT, WHOLE_ROW
 from ..numbers.rounding import Rounding
 from ..numbers.scales import Scale
 from ..problem import Known, Left, LeftKind, NO_BIAS, Problem, Result, Right
@@ -23,6 +24,11 @@ from .chip import BLOCK, rows_at_once
 comptime BFLOAT16 = Element(len(Element.NAMES), 16, 8, 7, 127, 127, 0x7F7F, 0x7F80, 0x7F81)
 comptime KEPT = Format(NO_FORMAT, BFLOAT16, Scale.E8M0, 1, BLOCK)
 """Activations that stay floats, in the place of a format: codes are bfloat16, scales are unused."""
+comptime FLOAT16 = Element(len(Element.NAMES) + 1, 16, 5, 10, 15, 15, 0x7BFF, 0x7C00, 0x7C01)
+comptime BF16 = Format(NO_FORMAT, BFLOAT16, Scale.FLOAT32, 1, WHOLE_ROW)
+"""Floats by floats, in the place of both formats: codes without a scale in the loop, nor behind."""
+comptime F16 = Format(NO_FORMAT, FLOAT16, Scale.FLOAT32, 1, WHOLE_ROW)
+"""The same of float16."""
 
 
 def operand_code(element: Element) -> Optional[Int]:
@@ -47,7 +53,9 @@ def has_quantizers(format: Format) -> Bool:
 
 def name_of(format: Format) -> String:
     """Returns the name of a format, or of activations that stay floats."""
-    return "bf16" if format == KEPT else format.name()
+    if format == F16:
+        return "f16"
+    return "bf16" if format.code() == NO_FORMAT else format.name()
 
 
 struct Formats(Equatable, TrivialRegisterPassable):
@@ -65,11 +73,22 @@ struct Formats(Equatable, TrivialRegisterPassable):
         self.are_columns = are_columns
 
     comptime MXFP4 = Self(Format.MXFP4, Format.MXFP4)
+    comptime BF16 = Self(BF16, BF16)
+    comptime F16 = Self(F16, F16)
 
     @staticmethod
     def of(left: Int, right: Int) -> Self:
-        """Returns the formats at positions of `FORMATS`; `NO_FORMAT` is that of kept floats."""
-        return Self(_format(left), _format(right))
+        """Returns the formats at positions of `FORMATS`; `NO_FORMAT` is that of kept floats, or on
+        both sides that of bfloat16 by bfloat16."""
+        return Self.BF16 if left == right == NO_FORMAT else Self(_format(left), _format(right))
+
+    def are_floats(self) -> Bool:
+        """Says whether floats are multiplied by floats."""
+        return self == Self.BF16 or self == Self.F16
+
+    def are_plain(self) -> Bool:
+        """Says whether weights are plain, in rows or columns: only ping-pong kernels take them."""
+        return self.are_columns or self.are_floats()
 
     def multiply_at_once(self) -> Bool:
         """Says whether a matrix instruction takes the shortest time: it knows no eight bits."""
@@ -133,7 +152,7 @@ def has_kernels(formats: Formats) -> Bool:
         comptime pair = COLUMN_PAIRS[i]
         if formats == pair:
             return True
-    return False
+    return formats.are_floats()
 
 
 @fieldwise_init
@@ -151,6 +170,8 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
     def of(known: Known) -> Self:
         """Returns what is known of a problem; all of it but its layout must be."""
         var formats = Formats.of(known.left_format, known.right_format)
+        if formats.are_floats() and _float_type(known.dtype).value() == DType.float16:
+            formats = Formats.F16
         var is_encoded = known.kind == LeftKind.ENCODED.code
         return Self(
             formats,
@@ -161,13 +182,13 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
         )
 
     def kind(self) -> LeftKind:
-        if self.formats.left == KEPT:
+        if self.formats.left.code() == NO_FORMAT:
             return LeftKind.KEPT
         return LeftKind.QUANTIZED if self.x else LeftKind.ENCODED
 
     def quantizes_first(self) -> Bool:
         """Says whether a launch of its own quantizes floats always: float scales take all of K."""
-        return Bool(self.x) and self.formats.left.scale == Scale.FLOAT32
+        return self.kind() == LeftKind.QUANTIZED and self.formats.left.scale == Scale.FLOAT32
 
     def encoded(self) -> Self:
         """Returns the types of the product of what a launch of its own makes of floats."""
@@ -213,8 +234,8 @@ struct ProductTypes(Copyable, ImplicitlyCopyable, Movable):
         return self.formats.right.packed_bytes(k) % PreshuffledCdna4.BYTE_MULTIPLE == 0
 
     def right_layout(self) -> Int:
-        """Returns the layout of weights; the plain one, of codes that lie column by column."""
-        return _PLAIN if self.formats.are_columns else _PRESHUFFLED
+        """Returns the layout of weights."""
+        return _PLAIN if self.formats.are_plain() else _PRESHUFFLED
 
     def problem(self, m: Int, n: Int, k: Int) -> Problem:
         """Returns a problem of these types, its addresses numbers by which to recognise them."""

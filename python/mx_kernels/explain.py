@@ -17,7 +17,7 @@ from inspect import signature
 from typing import Any, Literal, NamedTuple, get_args, overload
 
 from mx_kernels._core import levels
-from mx_kernels._core.checks import check_integers, check_mode, format_named
+from mx_kernels._core.checks import K_OF_FLOATS, check_integers, check_mode, format_named
 from mx_kernels._core.facts import (
     CDNA4,
     DEFAULT_FORMAT,
@@ -37,11 +37,11 @@ from mx_kernels._core.gates import GateOptions, check_gate, chosen_gate
 from mx_kernels._core.moved import renamed
 from mx_kernels._core.native import gpu_plans
 from mx_kernels._core.products import question
-from mx_kernels._core.protocol import ENCODED, INTEGERS, KEPT
+from mx_kernels._core.protocol import ENCODED, INTEGERS, KEPT, NO_CODE
 from mx_kernels.experts import grouped_linear, moe
 from mx_kernels.fused import gate_quantize, layer_norm_quantize, mlp, rms_norm_quantize
 from mx_kernels.hints import ActivationsName, Array, DeviceName, FormatName, GateName
-from mx_kernels.ops import linear, matmul
+from mx_kernels.ops import are_floats, linear, matmul
 from mx_kernels.tensor import MXTensor
 
 Op = Literal["linear", "matmul"]
@@ -232,7 +232,7 @@ def explain(
     device: DeviceName | None = None,
     op: Op | Operation | None = None,
     activations: ActivationsName | None = None,
-    format: FormatName | None = None,
+    format: FormatName | ActivationsName | None = None,
     by_columns: bool = False,
 ) -> Explanation: ...
 
@@ -294,7 +294,7 @@ def explain(
     device: DeviceName | None = None,
     op: Op | ExpertOp | Operation | None = None,
     activations: ActivationsName | None = None,
-    format: FormatName | None = None,
+    format: FormatName | ActivationsName | None = None,
     experts: int = 0,
     slots: int = 0,
     hidden_act: GateName | None = None,
@@ -327,7 +327,8 @@ def explain(
             `layer_norm_quantize` or `gate_quantize`. A name as a string is deprecated.
         activations: what activations are multiplied as, of `matmul` their format. None is as in
             `linear` on that device; of `matmul` the weights' format.
-        format: the weights' format, where they are no MXTensor; of norms and gates the codes'.
+        format: the weights' format, where they are no MXTensor; of norms and gates the codes'. Of
+            `matmul` on gfx950 "bf16" too: floats by floats, of either type.
         experts: how many there are, of sizes of experts alone.
         slots: experts of a token, of `moe` alone.
         hidden_act: of `moe`, where None is "swiglu_oai", `mlp` and `gate_quantize`, "silu".
@@ -365,6 +366,8 @@ def explain(
             f"by_columns: got True with op={op!r}, device={device!r}, expected 'matmul' on 'gfx950'"
             "; elsewhere codes are copied first"
         )
+    if format == KEPT_FLOATS:
+        return _explain_floats((m, n, k), by_columns, device, op, activations)
     right = format_named(format)
     gate = GateOptions(hidden_act or DEFAULT_GATES.get(op, DEFAULT_GATES["moe"]), interleaved)
     if op in FUSED:
@@ -431,7 +434,10 @@ def _read(
         told["format"] = w.format
         stated["device"] = stated["device"] or device_name(w.device)
     is_encoded = isinstance(x, MXTensor)
-    if not isinstance(x, tuple) and is_encoded != (op == "matmul"):
+    if op == "matmul" and are_floats(x, w):
+        told = {"activations": KEPT_FLOATS, "format": KEPT_FLOATS}
+        stated["device"] = stated["device"] or device_name(w.device)
+    elif not isinstance(x, tuple) and is_encoded != (op == "matmul"):
         expected = "an MXTensor" if op == "matmul" else "floats"
         raise TypeError(f"x: got {type(x).__name__} for {op}, expected {expected} or a shape")
     if is_encoded:
@@ -501,6 +507,22 @@ def _explain_mlp(
         **question, shape=(m, n, k), experts=1, slots=1, launches=tuple(launches),
         workspace_bytes=0,
     )  # fmt: skip
+
+
+def _explain_floats(
+    sizes: tuple[int, int, int], by_columns: bool, device: str, op: str, activations: str | None
+) -> Explanation:
+    """Answers for `matmul` of floats by floats."""
+    if (op, device) != ("matmul", CDNA4) or activations not in (None, KEPT_FLOATS) or by_columns:
+        raise ValueError(
+            f"format: got {KEPT_FLOATS!r} with op={op!r}, device={device!r}, activations="
+            f"{activations!r}, by_columns={by_columns}, expected it for matmul of floats on {CDNA4}"
+        )
+    if sizes[-1] % K_OF_FLOATS:
+        raise ValueError(f"k: got {sizes[-1]}, expected a multiple of {K_OF_FLOATS}")
+    row = dict(gpu_plans().explain_gfx950((*sizes, NO_CODE, NO_CODE, 0, 0)))
+    tile = row.pop("tile_m"), row.pop("tile_n")
+    return Explanation(device, op, sizes, KEPT_FLOATS, KEPT_FLOATS, tile=tile, **row)
 
 
 def _explain_fused(

@@ -25,6 +25,7 @@ from mx_kernels._core import calls, products, torch_ops
 from mx_kernels._core.arrays import (
     array_of,
     check_floats,
+    check_same_kind,
     float_code,
     intercepted,
     tensor_of,
@@ -263,8 +264,8 @@ def unshuffle(q: MXTensor) -> MXTensor:
 
 
 def matmul(
-    a: MXTensor,
-    b: MXTensor,
+    a: Tensor,
+    b: Tensor,
     *,
     out_dtype: FloatType | None = None,
     bias: Tensor | None = None,
@@ -272,6 +273,9 @@ def matmul(
     """Multiplies two MX tensors: returns a @ b.T as [..., N], accumulated in float32.
 
     Where b has more axes than two, each matrix of a is multiplied by its own, in one call.
+
+    On gfx950 both may be floats instead, bfloat16 or float16, whose products have no gradient;
+    elsewhere `torch.nn.functional.linear` multiplies floats.
 
     Both operands are stored along K, the axis that is summed, so `b` is the weight as
     `nn.Linear` keeps it. Each has its own format. Plain 8-bit codes may lie column by column,
@@ -283,16 +287,22 @@ def matmul(
     torch.Size([4, 8])
 
     Args:
-        a: activations [..., K], plain layout; blocks of several rows end with their matrix.
-        b: weights [N, K], in any layout; or [..., N, K] with the leading axes of a [..., M, K].
+        a: activations [..., K], plain layout; blocks of several rows end with their matrix. Or
+            floats.
+        b: weights [N, K], in any layout; or [..., N, K] with the leading axes of a [..., M, K]. Or
+            floats [N, K] of a's dtype, K a multiple of 32.
         out_dtype: None is a's; else a name, a torch dtype or a NumPy dtype.
         bias: floats [N], or [..., N] for matrices, added before the result is rounded.
 
     Raises:
-        TypeError: if an operand is not an MXTensor, or bias not a tensor of floats.
+        TypeError: if one operand alone is an MXTensor, or bias not a tensor of floats.
         ValueError: if shapes, layouts or devices do not fit together, or the device has no
-            kernel for the two formats.
+            kernel for the two formats, or for floats.
     """
+    if type(a) is not MXTensor and are_floats(a, b):
+        if bias is not None:
+            check_same_kind("bias", bias, "b", b)
+        return _OPS.matmul_floats(a, b, bias, _dtype_of(a, out_dtype))
     if is_compiling():
         return _OPS.matmul(*_matmul_parts(a, b), bias, _dtype_of(a, out_dtype))
     is_common = check_matmul(a, b, bias)
@@ -370,6 +380,11 @@ def linear(
     return torch_ops.Linear.apply(
         x, *_parts(w), bias, scale_rule, dtype, asked_or_best(activations, w)
     )
+
+
+def are_floats(*sides: object) -> bool:
+    """Says whether all are tensors, and none is encoded."""
+    return all(isinstance(side, Tensor) and not isinstance(side, MXTensor) for side in sides)
 
 
 def _rotated_linear(x, w: MXTensor, bias, hadamard: int, rules: dict) -> AnyArray:

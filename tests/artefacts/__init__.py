@@ -182,6 +182,7 @@ ARTEFACTS = (
     catalogue("cdna4/quantize_wide", deep=True),
     catalogue("cdna4/fp8", "cdna4/test_fp8", "gfx950/test_sharing_mut", deep=True),
     catalogue("cdna4/columns", "cdna4/test_columns", deep=True),
+    catalogue("cdna4/floats", "cdna4/test_floats", deep=True),
     catalogue("cdna4/prefill", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/prefill_types", "cdna4/", deep=True),
     catalogue("cdna4/prefill_wide", deep=True),

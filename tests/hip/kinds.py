@@ -23,13 +23,14 @@ KINDS = {
     "eight_bits": kind("mxfp8", "mxfp4", BF16, EVEN),
     "row_scales": kind("fp8", "fp8", None, None),
     "block_scales": kind("fp8_block", "fp8_block_2d", BF16, EVEN),
+    "by_floats": Kind(None, None, BF16, 0, BF16, None),
     "columns": kind("fp8_block", "fp8_block_2d", None, None)._replace(columns=1),
     "others": kind("mxfp4", "mxfp4", F32, CEIL, F16, F32),
 }
 """bfloat16 in and out; codes in; bfloat16 in, kept; float16 in and out, kept; bfloat16 by NVFP4
 weights; bfloat16 rounded to MXFP6 or MXFP8; codes of FP8 with scales of rows; bfloat16 rounded to
-FP8 with scales of blocks; codes of such, column by column; float32 in, float16 out and a float32
-bias."""
+FP8 with scales of blocks; bfloat16 by bfloat16; codes of FP8, column by column; float32 in, float16
+out and a float32 bias."""
 FLOAT_SCALES = ("row_scales", "block_scales", "columns", "kept_nvfp4")
 """Those of FP8, and of NVFP4."""
 

@@ -264,6 +264,7 @@ def test_the_operators(w, x, n, layout, dtype, format):
     for call in (
         lambda: ops.linear(x, *parts, w.format, layout, n, None, "even", dtype, format),
         lambda: ops.matmul(*parts, format, *parts, w.format, layout, n, x, dtype),
+        lambda: ops.matmul_floats(x, x, None, dtype),
         lambda: ops.relayout(*parts, n, format, layout, w.layout),
         lambda: ops.dequantize(*parts, list(x.shape), format, layout, dtype),
         lambda: ops.quantize(x, format, layout),

@@ -427,7 +427,7 @@ def test_an_impossible_question_says_what_is_expected(arguments, error, message)
 
 
 @pytest.mark.parametrize(
-    "name", ["floats", "codes", "kept", "eight_bits", "block_scales", "columns"]
+    "name", ["floats", "codes", "kept", "eight_bits", "block_scales", "by_floats", "columns"]
 )
 def test_a_plan_is_what_explain_says_of_each_launch(name):
     """Of more rows than a launch takes, there is a second plan for those that are left."""
@@ -448,6 +448,33 @@ def test_a_plan_is_what_explain_says_of_each_launch(name):
     text, counter_bytes, _ = plans.plan_gfx950((2 * at_once + 16, n, k, *codes))
     assert text == f"{most['cut']} {last['cut']}"
     assert counter_bytes == max(most["counter_bytes"], last["counter_bytes"])
+
+
+def test_floats_by_floats_are_explained_by_operands_and_by_sizes():
+    a, b = torch.empty(300, 7168).half(), torch.empty(2112, 7168).half()
+    choice = mx.explain(mx.matmul, a, b, device="gfx950")
+    sizes = {"device": "gfx950", "op": mx.matmul, "format": "bf16"}
+    assert choice == mx.explain(300, 2112, 7168, **sizes)
+    assert (choice.activations, choice.format) == ("bf16", "bf16")
+    assert choice.kernel == "cdna4/ping_pong/kernel.mojo" and choice.workspace_bytes == 0
+    # A step is two slices of 64; tiles are large as soon as they occupy the compute units.
+    assert choice.chunk_k == 128 and not choice.k_tail and choice.tile == (128, 256)
+    assert mx.explain(4096, 4096, 160, **sizes).tile == (256, 256)
+    assert mx.explain(4096, 4096, 160, **sizes).k_tail
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"device": "cpu", "op": mx.matmul},
+        {"device": "gfx950"},
+        {"device": "gfx950", "op": mx.matmul, "activations": "mxfp8"},
+        {"device": "gfx950", "op": mx.matmul, "by_columns": True},
+    ],
+)
+def test_floats_by_floats_are_of_matmul_on_gfx950_alone(others):
+    with pytest.raises(ValueError, match=r"format: got 'bf16' with .* expected it for matmul"):
+        mx.explain(4, 64, 96, format="bf16", **others)
 
 
 # Norms, gates and dense layers.

@@ -203,6 +203,6 @@ def test_what_is_refused_when_it_runs_does_not_type_check() -> None:
     with refused("device"):
         mx.explain(4, 32, 64, device="gfx942")  # type: ignore[call-overload]
     with refused("a"):
-        mx.matmul(X, w)  # type: ignore[arg-type]
+        mx.matmul(ARRAY, w)  # type: ignore[arg-type]
     with refused("bias and x"):
         mx.linear(X, w, bias=BIAS.numpy())  # type: ignore[type-var]

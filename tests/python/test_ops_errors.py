@@ -286,6 +286,52 @@ def test_linear_refuses_a_call_that_does_not_fit(case):
 BAD_MATMUL = {
     "a is floats": (lambda: mx.matmul(X, W), TypeError, "a: got Tensor, expected an MXTensor"),
     "b is floats": (lambda: mx.matmul(W, X), TypeError, "b: got Tensor, expected an MXTensor"),
+    "both are floats": (
+        lambda: mx.matmul(X.bfloat16(), X.bfloat16()),
+        ValueError,
+        "a and b: got floats on cpu, expected them on gfx950, which alone has kernels for them: "
+        "quantize(a) and quantize(b) are codes, and torch.nn.functional.linear(a, b, bias) mult",
+    ),
+    "floats of 32 bits": (
+        lambda: mx.matmul(X, X),
+        ValueError,
+        "a and b: got float32 and float32, expected bfloat16 or float16 for both",
+    ),
+    "floats of two types": (
+        lambda: mx.matmul(X.half(), X.bfloat16()),
+        ValueError,
+        "a and b: got float16 and bfloat16, expected bfloat16 or float16 for both",
+    ),
+    "floats of other K": (
+        lambda: mx.matmul(X.half(), X[:, :32].half()),
+        ValueError,
+        "a and b: got K = 64 and K = 32 (a: [3, 64], b: [3, 32]), expected one K; b is [N, K]",
+    ),
+    "floats of odd K": (
+        lambda: mx.matmul(X[:, :33].half(), X[:, :33].half()),
+        ValueError,
+        "a and b: got K = 33, expected a positive multiple of 32",
+    ),
+    "floats of three axes": (
+        lambda: mx.matmul(X.half(), X[None].half()),
+        ValueError,
+        "a and b: got shapes [3, 64] and [1, 3, 64], expected [..., K] and [N, K]",
+    ),
+    "floats that want a gradient": (
+        lambda: mx.matmul(X.half().requires_grad_(), X.half()),
+        ValueError,
+        "a: got a tensor that requires a gradient, expected one that does not: call it under",
+    ),
+    "a bias of floats that is an array": (
+        lambda: mx.matmul(X.half(), X.half(), bias=BIAS.numpy()),
+        TypeError,
+        "bias and b: got numpy and torch",
+    ),
+    "a bias of floats that does not fit": (
+        lambda: mx.matmul(X.half(), X.half(), bias=BIAS),
+        ValueError,
+        "bias: got shape [48], expected [3]",
+    ),
     "wrong K": (
         lambda: mx.matmul(mx.quantize(torch.ones(2, 32)), W),
         ValueError,

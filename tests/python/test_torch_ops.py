@@ -157,6 +157,14 @@ def _list(value):
     return [value] if isinstance(value, torch.Tensor) else value
 
 
+def test_floats_by_floats_have_a_shape_and_validate_where_nothing_runs():
+    a, b = (torch.empty(2, rows, 96, dtype=torch.float16, device="meta") for rows in (5, N))
+    out = mx.matmul(a, b[0], out_dtype="float32")
+    assert (out.shape, out.dtype, out.device.type) == ((2, 5, N), torch.float32, "meta")
+    with pytest.raises(ValueError, match="expected one K"):
+        OPS.matmul_floats(a, b[0, :, :64], None, torch.float16)
+
+
 def test_operators_validate_too():
     w = weights()
     parts = (w.codes, w.scales, "mxfp4", "plain", N)

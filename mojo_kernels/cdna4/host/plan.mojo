@@ -13,7 +13,7 @@ from ..streaming.shape import StreamingLds, StreamingShape
 from ..interleaved.shape import InterleavedShape
 from ..ping_pong.shape import COLUMNS, STAGE_BLOCKS, grid_of, has_tile, rows_of
 from ..ping_pong.shape import workspace_of
-from ..types import ProductTypes, float_bytes
+from ..types import Formats, ProductTypes, float_bytes
 
 
 @fieldwise_init
@@ -57,7 +57,7 @@ struct Plan(TrivialRegisterPassable):
     var depth: Int
     """Steps in flight of a wave of a streaming or interleaved kernel."""
     var step_k: Int
-    """Elements along K of a step of the loop."""
+    """Elements along K of a step of the loop, of codes."""
 
     comptime _NO_STREAMING = StreamingShape(1, 1, 1, 1, 1, False, 1)
     comptime _NO_INTERLEAVED = InterleavedShape(2, 1, 1, 1)
@@ -99,9 +99,13 @@ struct Plan(TrivialRegisterPassable):
             return self.interleaved.stages(k)
         return self.streaming.chunks_per_wave(k)
 
-    def has_tail(self, k: Int) -> Bool:
+    def step_of(self, formats: Formats) -> Int:
+        """Returns the same of codes or floats: of floats by floats tiles are half as long."""
+        return self.step_k // 2 if formats.are_floats() else self.step_k
+
+    def has_tail(self, k: Int, formats: Formats = Formats.MXFP4) -> Bool:
         """Says whether K ends within a step, which takes the `k_tail` instance."""
-        return k % self.step_k != 0
+        return k % self.step_of(formats) != 0
 
     def interleaved_of(self, types: ProductTypes) -> InterleavedShape:
         """Returns the shape for the codes of activations of some types."""
@@ -117,7 +121,7 @@ struct Plan(TrivialRegisterPassable):
         """Says whether there is such a kernel for `types`, and room for activations."""
         if self.family == Family.PING_PONG:
             return has_tile(types, self.m_tiles)
-        if types.formats.are_columns:
+        if types.formats.are_plain():
             return False
         if self.family == Family.INTERLEAVED:
             var is_encoded = not types.x or types.formats.multiply_at_once()

@@ -99,7 +99,7 @@ struct Choice(TrivialRegisterPassable):
         var is_possible = (
             self.sources.include(types)
             and k <= self.max_k
-            and (self.any_k or not self.plan.has_tail(k))
+            and (self.any_k or not self.plan.has_tail(k, types.formats))
             and self.plan.fits(types)
             and (self.plan.family != Family.INTERLEAVED or self.plan.interleaved.supports(k))
         )

@@ -3,6 +3,7 @@
     v_mfma_scale_f32_16x16x128_f8f6f4    16 cycles for elements of four and six bits, else 32
     v_mfma_f32_16x16x128_f8f6f4          the same without scales
     v_mfma_f32_16x16x32_bf16             four of them, 64 cycles, for kept activations
+    v_mfma_f32_16x16x32_bf16, .._f16     two of them, 32 cycles, 64 along K, for floats by floats
 
 Weights go first, so that a lane receives neighbouring columns of one row of C, in the order of
 memory. Of each operand it feeds as many bytes as a block has, in pieces of 16; six-bit codes end with
@@ -33,7 +34,7 @@ from ...numbers.formats import Format
 from ...numbers.scales import Scale
 from ...tiles import RegisterTile
 from ..chip import BLOCK, LANE_BYTES, LANE_SCALES, PIECE_BYTES, SUMS
-from ..types import KEPT, name_of, operand_code
+from ..types import F16, KEPT, name_of, operand_code
 from .lds import PIECE_WORDS
 from .vector import decode_e4m3, decode_pair
 
@@ -132,20 +133,32 @@ def decoded_block[
 
 @always_inline
 def multiply_floats(sums: Sums, b: BlockCodes[KEPT], a: BlockCodes[KEPT]) -> Sums:
-    """Returns `sums + b @ a.T` for bfloat16."""
-    comptime FED = 2 * PIECE_WORDS
+    """Returns `sums + b @ a.T` for kept activations."""
     var result = sums
     comptime for piece in range(PIECES[KEPT]):
-        comptime first = PIECE_WORDS * piece
-        result = llvm_intrinsic["llvm.amdgcn.mfma.f32.16x16x32.bf16", Sums, has_side_effect=False](
-            bitcast[DType.bfloat16, FED](b.slice[PIECE_WORDS, offset=first]()),
-            bitcast[DType.bfloat16, FED](a.slice[PIECE_WORDS, offset=first]()),
-            result,
-            Int32(0),
-            Int32(0),
-            Int32(0),
-        )
+        result = multiply_piece[KEPT, piece](result, b, a)
     return result
+
+
+@always_inline
+def multiply_piece[
+    format: Format, piece: Int
+](sums: Sums, b: BlockCodes[format], a: BlockCodes[format]) -> Sums:
+    """Returns `sums + b @ a.T` for a piece of floats, 32 along K of a tile."""
+    comptime IS_F16 = format == F16
+    comptime dtype = DType.float16 if IS_F16 else DType.bfloat16
+    comptime NAME: StaticString = (
+        "llvm.amdgcn.mfma.f32.16x16x32.f16" if IS_F16 else "llvm.amdgcn.mfma.f32.16x16x32.bf16"
+    )
+    comptime FED, FIRST = 2 * PIECE_WORDS, PIECE_WORDS * piece
+    return llvm_intrinsic[NAME, Sums, has_side_effect=False](
+        bitcast[dtype, FED](b.slice[PIECE_WORDS, offset=FIRST]()),
+        bitcast[dtype, FED](a.slice[PIECE_WORDS, offset=FIRST]()),
+        sums,
+        Int32(0),
+        Int32(0),
+        Int32(0),
+    )
 
 
 @always_inline

@@ -26,7 +26,7 @@ from std.sys._assembly import inlined_assembly
 from ...numbers.formats import Format
 from ..chip import BLOCK, LANES, LOAD_BYTES, PIECE_BYTES, TILE, TILE_K
 from ..instructions.lds import Lds
-from ..instructions.matrix import BlockCodes, CODE_WORDS, PIECES, WordTile
+from ..instructions.matrix import BlockCodes, CODE_WORDS, PIECES
 from ..instructions.memory import load_to_lds
 from ..instructions.vector import here
 from .memory import Span, quotient, remainder
@@ -100,11 +100,6 @@ struct SharedColumns[line_pieces: Int, waves: Int, rooms: Int, parts: Int](Share
                 place.unsafe_offset(Int(of_wave + Int32(line * Self.LINE_BYTES))),
                 Int32(line) * self.rows + Int32(room * Self.LINE_BYTES),
             )
-
-    @always_inline
-    def keep_inside[count: Int, //](self, stage: Int32, words: WordTile[count]):
-        """Has no bytes of scales to remove."""
-        comptime assert count < 0, "codes that lie by columns have float scales"
 
 
 @always_inline

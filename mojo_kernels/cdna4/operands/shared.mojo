@@ -75,7 +75,7 @@ trait SharedRightSide(SharedOperand):
 
     def keep_inside[count: Int, //](self, stage: Int32, words: WordTile[count]):
         """Removes what lies beyond K from the lane's words of scales of a stage, of any operand."""
-        ...
+        comptime assert count < 0, "plain codes have no bytes of scales to remove"
 
 
 @always_inline
@@ -272,7 +272,7 @@ struct SharedCodes[
     parts: Int,
     k_tail: Bool,
     are_tiled: Bool = False,
-](SharedOperand):
+](SharedRightSide):
     """Codes, a stage or a slice at a time.
 
     `parts`: Parts in which a place is fetched, each with every `parts`-th round.

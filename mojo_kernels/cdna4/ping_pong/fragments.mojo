@@ -121,6 +121,8 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
         var b = lane * Int32(PIECE_BYTES)
         comptime if Self.formats.right.element.bits == 6:
             b = half_of_sixes[0](lane)
+        elif Self.formats.are_floats():
+            b = a
         comptime WORDS_M = Self.m_tiles // PAIR
         comptime WORDS_N = N_TILES // PAIR
         var a_scales = m * Int32(WORDS_M * SCALE_GROUP_BYTES) + lane * 4
@@ -189,6 +191,15 @@ struct Reader[formats: Formats, m_tiles: Int](TrivialRegisterPassable):
         phase_slice: Int
     ](self, phase: Lds, tiles: CodeTile[Self.formats.right, Self.Tile.PHASE_SLICES, N_TILES]):
         comptime LANE_PIECES = PIECES[Self.formats.right]
+        comptime if Self.formats.are_floats():
+            comptime for piece in range(LANE_PIECES):
+                var first = self.b ^ Int32(piece * Self.NEXT_PIECE * PIECE_BYTES)
+                var pieces = pieces_at[N_TILES, TILE * Self.Tile.ROW_PIECES](phase, first)
+                comptime for tile in range(N_TILES):
+                    tiles[phase_slice, tile] = tiles[phase_slice, tile].insert[
+                        offset=piece * PIECE_WORDS
+                    ](read_piece(pieces, Coord(Idx[tile], Idx[0])))
+            return
         comptime if Self.formats.are_columns:
             comptime for tile in range(N_TILES):
                 tiles[phase_slice, tile] = read_transposed[

@@ -20,7 +20,8 @@ says why not from floats; a workgroup needs
 
 and gets about 33: 32 KiB in flight for some 1000 cycles (guesses of the simulator's
 model). Encoding once a launch costs one pass over x: 17 of 160 us at 8192^3. Floats that
-are kept need no prologue: their products take four times as long as those of four bits.
+are kept need no prologue: their products take four times as long as those of four bits. Floats
+by floats have slices of 64 along K: the bytes and cycles of eight bits.
 
 Rows of groups come encoded and in order (prepare/order.mojo). A workgroup goes from tile to tile:
 gating and encoding take a third of the time and no LDS, so that the first stages of the next tile
@@ -39,7 +40,7 @@ from ...numbers.rounding import Rounding
 from ...problem import Problem
 from ...schedule.xcd import XcdBands
 from ..arguments import GemmArguments, Grouping, OrderedRows, RECORD
-from ..chip import BLOCK, LANES, SCALE_GROUP_ROWS, TILE
+from ..chip import BLOCK, LANE_K, LANES, SCALE_GROUP_ROWS, TILE
 from ..scheduler import OneGroup, TileOfC
 from ..instructions.lds import Lds, allocate_lds
 from ..instructions.vector import anew
@@ -107,8 +108,9 @@ def gemm_ping_pong[
     """Multiplies: C = A @ W.T + bias, of each group by its own W.
 
     Of A are plain codes with scales, floats to encode, or floats to keep. Weights have layout
-    `preshuffled_cdna4`, or codes of both sides lie column by column; each tensor has less than
-    2 GiB. The counters of the workspace are zero. Arguments that come first are preloaded.
+    `preshuffled_cdna4`, or are plain floats, or codes of both sides lie column by column; each
+    tensor has less than 2 GiB. The counters of the workspace are zero. Arguments that come first
+    are preloaded.
 
     `rounding`: The scale rule of hidden numbers.
     """
@@ -140,7 +142,7 @@ def gemm_ping_pong[
         var lane = Int32(thread_idx.x) % LANES
         if not tile.is_there:
             return  # The grid is rounded up to a multiple of the XCDs.
-        var k_blocks = quotient[BLOCK](k)
+        var k_blocks = quotient[LANE_K[types.formats.left]](k)
         var floats, own_scales = bytes_of(a), bytes_of(w_scales)
         comptime if not types.x:
             own_scales = bytes_of(rebind[Input[DType.uint8]](a_scales))
@@ -215,7 +217,7 @@ def _multiply_tile[
     var own_lane = lane_here()
     var first_row = tile.rows.first_row + group * Int32(MainLoop.Tile.NEXT_WAVE * TILE)
     var first_column = product.first_column(tile)
-    comptime if types.formats.right.has_row_scales():
+    comptime if types.formats.right.has_row_scales() and not types.formats.are_floats():
         comptime assert not types.formats.are_columns, "tiles of rows lie one below the other"
         comptime Rows = RowScales[types.formats.right]
         var scales = Rows.of(product.a_scales, product.w_scales, m, n, product.k_blocks)
@@ -359,7 +361,7 @@ struct PingPongKernel[types: ProductTypes, m_tiles: Int, k_tail: Bool](ProductKe
 
     @staticmethod
     def supports(problem: Problem) -> Bool:
-        comptime STAGE_K = STAGE_BLOCKS * BLOCK
+        comptime STAGE_K = STAGE_BLOCKS * LANE_K[Self.types.formats.left]
         return Self.types.match(problem) and (Self.k_tail or problem.k % STAGE_K == 0)
 
     @staticmethod

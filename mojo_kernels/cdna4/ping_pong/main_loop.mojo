@@ -19,8 +19,8 @@ from ...tiles import in_registers
 from ..chip import CODE_LOAD_BYTES, MAX_COUNT, PAIR, SUMS, TILE, WORD_BYTES
 from ..instructions.lds import Lds
 from ..instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, Sums, WordTile
-from ..instructions.matrix import decoded_block, multiply_codes, multiply_floats, multiply_tiles
-from ..instructions.matrix import set_priority
+from ..instructions.matrix import decoded_block, multiply_codes, multiply_floats, multiply_piece
+from ..instructions.matrix import multiply_tiles, set_priority
 from ..instructions.vector import zeros_of_a_branch
 from ..instructions.wave import workgroup_barrier
 from ..operands.memory import quotient, remainder
@@ -55,9 +55,18 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
     comptime PHASE_SLICES = Self.Tile.PHASE_SLICES
     comptime Weights: SharedRightSide = SharedColumns[
         Self.Fragments.B_LINE_PIECES, WAVES, 1, Self.Tile.PARTS
-    ] if Self.formats.are_columns else SharedWeights[
+    ] if Self.formats.are_columns else Self.WeightRows
+    comptime WeightRows: SharedRightSide = SharedCodes[
+        Self.formats.right,
+        Self.Tile.ROW_PIECES,
+        WAVES,
+        Self.Tile.B_BYTES // (WAVES * CODE_LOAD_BYTES[Self.formats.right]),
+        Self.Tile.PARTS,
+        Self.k_tail,
+    ] if Self.formats.are_floats() else SharedWeights[
         Self.formats.right, COLUMNS, WAVES, Self.PHASE_SLICES, Self.Tile.PARTS, Self.k_tail
     ]
+    """Plain floats, or codes that are preshuffled."""
     comptime Rows = SharedCodes[
         Self.formats.left,
         Self.Tile.ROW_PIECES,
@@ -237,7 +246,9 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
         comptime slice, part = divmod(work, Self.Tile.PARTS)
         comptime if Self.formats.are_columns:
             self.settle[part]()
-        comptime if Self.IS_KEPT:
+        comptime if Self.formats.are_floats():
+            self.multiply_pairs[part]()
+        elif Self.IS_KEPT:
             self.multiply_kept[work]()
         elif Self.Tile.HAS_FLOATS:
             self.multiply_blocks[part]()
@@ -292,6 +303,21 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
         self.sums[m_tile, n_tile] = self.products[i % (LATE + 1)].fma(
             Sums(scale), self.sums[m_tile, n_tile]
         )
+
+    @always_inline
+    def multiply_pairs[part: Int](mut self):
+        """Multiplies floats by floats; the products of a tile of C are apart, to follow at once."""
+        comptime for piece in range(PIECES[Self.formats.left]):
+            comptime for tile in range(Self.Tile.PART_TILES):
+                comptime m_tile = part * Self.Tile.PART_TILES + tile
+                comptime for n_tile in range(N_TILES):
+                    self.sums[m_tile, n_tile] = multiply_piece[Self.formats.left, piece](
+                        self.sums[m_tile, n_tile],
+                        rebind[BlockCodes[Self.formats.left]](self.b[0, n_tile]),
+                        self.a[0, tile],
+                    )
+                    schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
+                    schedule_group_barrier(AMDScheduleBarrierMask.SALU, 1, 0)
 
     @always_inline
     def multiply_kept[work: Int](mut self):

@@ -11,6 +11,7 @@ Six-bit codes of a slice are three quarters of a line:
                    weights        256 rows x 4 blocks, 3 slices              48 KiB
     eight bits     activations    256 or 128 rows x 4 blocks, 2 or 3 slices  64 or 48 KiB
                    weights        256 rows x 4 blocks, 2 or 3 slices         64 or 96 KiB
+    floats         as of eight bits, each block of 16 numbers
     bfloat16       activations    128 rows x 4 blocks, 2 slices              64 KiB
                    weights        256 rows x 4 blocks, 2 slices              32 KiB
     scales         of both, in words of four, 3 stages                             12 KiB

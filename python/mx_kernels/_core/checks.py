@@ -43,6 +43,8 @@ from mx_kernels._core.protocol import Gate
 from mx_kernels._core.storage import check_axes, tensor_scales_for
 from mx_kernels.tensor import MXTensor
 
+K_OF_FLOATS = 32
+"""Of products of floats by floats, K is a multiple of this."""
 HADAMARD = 32, 64, 128
 """Elements that a quantizer rotates together."""
 TENSOR_SCALES = 2.0**-115, 2.0**117
@@ -243,10 +245,41 @@ def check_weights(w: MXTensor, name: str) -> None:
         raise ValueError(f"{name}: got shape {show(w.shape)}, expected weights [N, K]")
 
 
-def check_bias(bias: Array, w: MXTensor) -> None:
+def check_float_matmul(a: Tensor, b: Tensor, bias: Tensor | None) -> None:
+    """Checks the arguments of `matmul` of floats but for the device and the result's dtype."""
+    for name, side in (("a", a), ("b", b), ("bias", bias)):
+        if side is not None:
+            check_floats(side, name)
+            if side.requires_grad and torch.is_grad_enabled():
+                raise ValueError(
+                    f"{name}: got a tensor that requires a gradient, expected one that does not: "
+                    "call it under torch.no_grad(), or torch.nn.functional.linear(a, b, bias)"
+                )
+    if a.dtype != b.dtype or a.dtype == torch.float32:
+        raise ValueError(
+            f"a and b: got {dtype_name(a)} and {dtype_name(b)}, expected bfloat16 or float16 for "
+            "both; convert one with .to()"
+        )
+    check_together("a", a, "b", b)
+    if not a.ndim or b.ndim != 2:
+        raise ValueError(
+            f"a and b: got shapes {show(a.shape)} and {show(b.shape)}, expected [..., K] and [N, K]"
+        )
+    if a.shape[-1] != b.shape[-1]:
+        raise _disagreement("a", a.shape, "b", b)
+    if not b.shape[-1] or b.shape[-1] % K_OF_FLOATS:
+        raise ValueError(
+            f"a and b: got K = {b.shape[-1]}, expected a positive multiple of {K_OF_FLOATS}; pad "
+            "both with zeros, which add nothing to a product"
+        )
+    if bias is not None:
+        check_bias(bias, b)
+
+
+def check_bias(bias: Array, w: Tensor) -> None:
     """Checks that `bias` fits the weights."""
     check_floats(bias, "bias")
-    check_together("bias", bias, "the weights", w.codes)
+    check_together("bias", bias, "the weights", w)
     if tuple(bias.shape) != (w.shape[-2],):
         raise ValueError(
             f"bias: got shape {show(bias.shape)}, expected [{w.shape[-2]}], one number for each "
@@ -347,14 +380,16 @@ def _no_axis() -> ValueError:
     return ValueError("x: got a single number, expected shape [..., K]")
 
 
-def _disagreement(left: str, left_shape, right: str, w: MXTensor) -> ValueError:
+def _disagreement(left: str, left_shape, right: str, w: Tensor) -> ValueError:
     """Returns the error for operands of different K."""
-    k = left_shape[-1]
+    k, of_right = left_shape[-1], w.shape[-1]
+    block = facts().formats[w.format].k_multiple if isinstance(w, MXTensor) else K_OF_FLOATS
     hint = f"{right} is [N, K], not [K, N]"
-    if 0 < w.k - k < facts().formats[w.format].k_multiple:
-        hint = f"if {right} was padded, pad {left} too: torch.nn.functional.pad(x, (0, {w.k - k}))"
+    if 0 < of_right - k < block:
+        missing = f"(0, {of_right - k})"
+        hint = f"if {right} was padded, pad {left} too: torch.nn.functional.pad(x, {missing})"
     return ValueError(
-        f"{left} and {right}: got K = {k} and K = {w.k} ({left}: {show(left_shape)}, {right}: "
+        f"{left} and {right}: got K = {k} and K = {of_right} ({left}: {show(left_shape)}, {right}: "
         f"{show(w.shape)}), expected one K; {hint}"
     )
 

@@ -69,8 +69,8 @@ class Kind(NamedTuple):
 
     left: int | None
     """The format of activations, None for floats that are kept."""
-    right: int
-    """The format of the weights."""
+    right: int | None
+    """The format of the weights, None for floats like the activations."""
     x: int | None
     """None for activations that are encoded."""
     rounding: int | None
@@ -256,7 +256,9 @@ class Rocm:
         call = Call(self._native, queue, out)
         left, right, result, sizes = MULTIPLY.split(arguments)
         m, n, k = sizes
-        self._check_formats(left.kind, left.format, right.format, self._native.pairs())
+        weights = None if right.format == NO_CODE else right.format
+        if weights is not None:
+            self._check_formats(left.kind, left.format, weights, self._native.pairs())
         x_dtype, rounding = left.dtype, left.rounding
         if left.kind == ENCODED:
             x_dtype = rounding = None
@@ -269,10 +271,13 @@ class Rocm:
         else:
             left = self._rows(call, left, (m, k))
         encoded_in = None if left.kind == KEPT else left.format
-        kind = Kind(encoded_in, right.format, x_dtype, rounding, result.dtype, _dtype_of(result))
+        kind = Kind(encoded_in, weights, x_dtype, rounding, result.dtype, _dtype_of(result))
         product = self._product(kind)
 
-        right = call.weights(right, (n, k))
+        if weights is None:
+            right = right._replace(codes=call.rows(right.codes, k, (n, k), x_dtype))
+        else:
+            right = call.weights(right, (n, k))
         with _in_words_of_torch("multiply"):
             plan, *wanted = product.plan_for((*sizes, *kind.codes()))
         space = self._workspace(queue, wanted, out) if any(wanted) else None

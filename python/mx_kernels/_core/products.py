@@ -30,6 +30,7 @@ from mx_kernels._core.arrays import (
     PLAIN_TENSORS,
     Array,
     empty,
+    in_memory,
     intercepted,
     memory_of,
     rows_of,
@@ -38,7 +39,16 @@ from mx_kernels._core.arrays import (
 from mx_kernels._core.calls import Operand, addresses_of, by_rows, right_of
 from mx_kernels._core.cuda import current_device
 from mx_kernels._core.devices import Launcher, launcher_of
-from mx_kernels._core.facts import Format, Layout, Mode, facts, of_kind
+from mx_kernels._core.facts import (
+    CDNA4,
+    DEFAULT_ROUNDING,
+    KEPT_FLOATS,
+    Format,
+    Layout,
+    Mode,
+    facts,
+    of_kind,
+)
 from mx_kernels._core.hip import Rocm
 from mx_kernels._core.protocol import (
     ENCODED,
@@ -160,6 +170,30 @@ def floats_by_codes(
         launcher.multiply(call, out)
         if rules is not None:
             _remember("multiply", rules, (w,), (x, bias), out, call, launcher)
+    return out
+
+
+def floats_by_floats(a: Tensor, b: Tensor, bias: Tensor | None, dtype: int) -> Tensor:
+    """Multiplies floats by floats of their dtype; returns floats [..., N].
+
+    Raises:
+        ValueError: if the device is not gfx950; nothing is written then.
+    """
+    launcher, (n, k) = launcher_of(a), b.shape
+    if not isinstance(launcher, Rocm):
+        raise ValueError(
+            f"a and b: got floats on {a.device}, expected them on {CDNA4}, which alone has kernels "
+            "for them: quantize(a) and quantize(b) are codes, and "
+            "torch.nn.functional.linear(a, b, bias) multiplies floats elsewhere"
+        )
+    _owner, left = _floats(a, k, facts().modes[KEPT_FLOATS, DEFAULT_ROUNDING])
+    b = in_memory(b).contiguous()
+    out, address = empty(a, (*a.shape[:-1], n), dtype)
+    if (m := prod(a.shape[:-1])) and n:
+        _added_to, addend, bias_dtype = _added(bias, n)
+        right = Right(b.data_ptr(), 0, NO_CODE, facts().plain.code)
+        result = Result(address, dtype, addend, bias_dtype)
+        launcher.multiply(left + right + result + Sizes(m, n, k), out)
     return out
 
 

@@ -1,9 +1,10 @@
 """The operations for torch's own machinery: compilation, autograd, transforms, fake tensors.
 
-Five `torch.library` operators, `torch.ops.mx_kernels.*`: quantize, dequantize, relayout, matmul
-and linear, over loose codes and scales, which is what graphs compute with. Each has one
-implementation for CPU and CUDA tensors and a fake one (shapes only); quantize, linear and matmul
-map over activations. Those of experts are in `expert_ops`. Derivatives, of encoded operands none:
+Six `torch.library` operators, `torch.ops.mx_kernels.*`: quantize, dequantize, relayout, matmul
+and linear, over loose codes and scales, which is what graphs compute with, and matmul_floats. Each
+has one implementation for CPU and CUDA tensors and a fake one (shapes only); quantize, linear and
+matmul map over activations. Those of experts are in `expert_ops`. Derivatives, of encoded operands
+and of floats by floats none:
 
     linear    dx = dy @ dequantize(w)    the rounding of x passes gradients straight through
               dbias = dy summed over the rows
@@ -46,6 +47,7 @@ _SCHEMAS = {
     " -> (Tensor, Tensor)",
     "matmul": "(Tensor a_codes, Tensor a_scales, str a_format, Tensor b_codes, Tensor b_scales,"
     " str b_format, str layout, SymInt n, Tensor? bias, ScalarType out_dtype) -> Tensor",
+    "matmul_floats": "(Tensor a, Tensor b, Tensor? bias, ScalarType out_dtype) -> Tensor",
     "linear": "(Tensor x, Tensor codes, Tensor scales, str format, str layout, SymInt n,"
     " Tensor? bias, str rounding, ScalarType out_dtype, str activations) -> Tensor",
 }
@@ -158,6 +160,17 @@ def _matmul_fake(*args):
     return a.codes.new_empty((*a.codes.shape[:-1], b.shape[-2]), dtype=out_dtype)
 
 
+def _matmul_floats(a, b, bias, out_dtype):
+    checks.check_float_matmul(a, b, bias)
+    return products.floats_by_floats(a, b, bias, float_code(out_dtype, "out_dtype"))
+
+
+def _matmul_floats_fake(a, b, bias, out_dtype):
+    checks.check_float_matmul(a, b, bias)
+    float_code(out_dtype, "out_dtype")
+    return a.new_empty((*a.shape[:-1], b.shape[0]), dtype=out_dtype)
+
+
 def _linear(x, codes, scales, format, layout, n, bias, scale_rule, out_dtype, activations):
     w = weights_of(codes, scales, format, layout, n)
     mode, *_ = checks.check_linear(x, w, bias, scale_rule, activations)
@@ -176,6 +189,7 @@ for _name, _functions in {
     "dequantize": (_dequantize, _dequantize_fake),
     "relayout": (_relayout, _relayout_fake),
     "matmul": (_matmul, _matmul_fake),
+    "matmul_floats": (_matmul_floats, _matmul_floats_fake),
     "linear": (_linear, _linear_fake),
 }.items():
     define(_name, _SCHEMAS[_name], *_functions)
