@@ -368,7 +368,7 @@ def test_mojo_imports_point_one_way():
 # Rooms that are alike have these in common: one idea, in the form of each.
 OF_ALIKE_ROOMS = {
     "Choice", "EncodedBlock", "Explanation", "Family", "GatedRows", "NormedRows", "Plan", "Result",
-    "Ring", "RowMaker", "Target", "TileOfC", "TileScheduler",
+    "Ring", "RotatedRows", "RowMaker", "Target", "TileOfC", "TileScheduler",
 }  # fmt: skip
 
 
