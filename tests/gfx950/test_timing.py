@@ -75,6 +75,8 @@ def traced(body, *, waves=1, trips=1, grid=CUS, groups=(0,), address=None, **ker
         if name.startswith(("global_", "buffer_")):
             event.global_bytes = 16 if name.endswith("x4") else 4
             event.global_addr = np.array([address(n // waves, n % waves, pc) for n in numbers])
+            if "lds" in kernel.instructions[pc].mods:
+                event.lds_addr = np.zeros((len(numbers), 64, 1), int)
         if name.startswith("ds_"):
             event.lds_bytes = 16 if name.endswith("b128") else 4
             event.lds_addr = np.array([address(n // waves, n % waves, pc) for n in numbers])
@@ -282,6 +284,20 @@ def test_loads_beyond_a_buffer_move_nothing():
     body = "\tbuffer_load_dwordx4 v[0:3], v8, s[0:3], 0 offen\n\ts_waitcnt vmcnt(0)"
     trace = traced(body, grid=1, address=lambda g, w, pc: island(20) + LANE * 16)
     assert simulate(trace, buffer_bytes={20: 512}).bytes_moved["hbm"] == 512
+
+
+def test_a_load_takes_a_cycle_of_l1_for_each_change_of_sector_between_lanes():
+    body = "\tglobal_load_dword v0, v[8:9], off\n\ts_waitcnt vmcnt(0)"
+    rows = island(20) + LANE % 2 * 4096 + LANE // 2
+    for address, changes in ((rows, 64), (np.sort(rows), 2)):
+        trace = traced(body, grid=1, address=lambda g, w, pc, address=address: address)
+        moved = simulate(trace).bytes_moved
+        assert (moved["l1"], moved["hbm"]) == (64 * changes, 2 * MACHINE.line_bytes)
+
+
+def test_loads_straight_to_lds_write_256_bytes_a_cycle():
+    body = "\tbuffer_load_dwordx4 v8, s[0:3], 0 offen lds\n\ts_waitcnt vmcnt(0)"
+    assert simulate(traced(body, grid=1, address=loads_of, lds=8192)).lds_cycles == 1024 // 256
 
 
 def test_streaming_from_hbm_runs_at_its_share_of_the_bandwidth():

@@ -4,7 +4,7 @@
 operation means for what the workgroup shares in LDS (fragments.mojo):
 
     products    where scales are floats, tiles that are scaled and added later: behind the matrix
-                instruction of the third tile after, the last ones of a phase in the next one
+                instruction of a tile soon after, the last ones of a phase in the next one
     fetched     places of activations, weights and scales that go from memory to LDS next
     used        places whose fragments are read next
     sums        8 x 4 or 4 x 4 tiles of C
@@ -32,10 +32,6 @@ from ..operations import Ops
 from .order import PingPong
 from .shape import COLUMNS, N_TILES, PingPongTile, WAVES
 from .fragments import Reader, Ring, SLICES
-
-
-comptime LATE = 3
-"""Tiles of products that are scaled later, when they are there: fewer than a row of tiles."""
 
 
 struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Bool = False]:
@@ -91,6 +87,8 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
     """Whether scales are bytes, four to a word."""
     comptime HAS_SCALES = Self.WeightScales.LOADS > 0
     """Whether there are scales in the loop."""
+    comptime LATE = 1 if Self.formats.are_columns else 3
+    """Tiles of products that are scaled later, as registers allow: one less than divides a part."""
     comptime ORDER = PingPong(
         phase_slices=Self.PHASE_SLICES,
         parts=Self.Tile.PARTS,
@@ -127,7 +125,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
     var b_scales: WordTile[Self.Fragments.B_WORDS]
     """Scales of weights, likewise."""
     var sums: SumTile[Self.m_tiles, N_TILES]
-    var products: SumTile[LATE + 1]
+    var products: SumTile[Self.LATE + 1]
     """Products that are not scaled yet."""
     var late_scale: Float32
     """What the last ones of a phase are multiplied by: they are of one tile of rows."""
@@ -162,7 +160,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
         self.a_scales = in_registers[DType.uint32, 1, Self.Fragments.A_WORDS]()
         self.b_scales = in_registers[DType.uint32, 1, Self.Fragments.B_WORDS]()
         self.sums = in_registers[DType.float32, SUMS, Self.m_tiles, N_TILES]()
-        self.products = in_registers[DType.float32, SUMS, LATE + 1]()
+        self.products = in_registers[DType.float32, SUMS, Self.LATE + 1]()
         self.late_scale = 0
 
     @always_inline
@@ -282,16 +280,16 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
             scales[tile] = bitcast[DType.float32, 1](self.a_scales[tile]) * b_scale
         comptime for i in range(TILES):
             comptime tile, n_tile = divmod(i, N_TILES)
-            self.products[i % (LATE + 1)] = multiply_codes[Self.formats.left, Self.formats.right](
-                Sums(0), self.b[0, n_tile], self.a[0, tile]
-            )
+            self.products[i % (Self.LATE + 1)] = multiply_codes[
+                Self.formats.left, Self.formats.right
+            ](Sums(0), self.b[0, n_tile], self.a[0, tile])
             schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
             schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
-            comptime if i >= LATE:
-                self.add_products[part, i - LATE](scales[(i - LATE) // N_TILES])
+            comptime if i >= Self.LATE:
+                self.add_products[part, i - Self.LATE](scales[(i - Self.LATE) // N_TILES])
                 schedule_group_barrier(AMDScheduleBarrierMask.VALU, Int32(ADDITIONS), 0)
             else:
-                self.add_products[BEFORE, TILES - LATE + i](self.late_scale)
+                self.add_products[BEFORE, TILES - Self.LATE + i](self.late_scale)
                 schedule_group_barrier(AMDScheduleBarrierMask.VALU, Int32(ADDITIONS + 2), 0)
         self.late_scale = scales[Self.Tile.PART_TILES - 1]
 
@@ -300,7 +298,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
         """Adds the products of a tile of a part, which are `scale` times as large."""
         comptime tile, n_tile = divmod(i, N_TILES)
         comptime m_tile = part * Self.Tile.PART_TILES + tile
-        self.sums[m_tile, n_tile] = self.products[i % (LATE + 1)].fma(
+        self.sums[m_tile, n_tile] = self.products[i % (Self.LATE + 1)].fma(
             Sums(scale), self.sums[m_tile, n_tile]
         )
 
@@ -406,7 +404,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
             comptime for n_tile in range(N_TILES):
                 var low, high = zeros_of_a_branch(), zeros_of_a_branch()
                 self.sums[m_tile, n_tile] = bitcast[DType.float32, SUMS](low.join(high))
-        comptime for i in range(LATE + 1 if Self.Tile.HAS_FLOATS else 0):
+        comptime for i in range(Self.LATE + 1 if Self.Tile.HAS_FLOATS else 0):
             self.products[i] = 0
 
     @always_inline
@@ -479,7 +477,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
                     comptime if multiplies or not Ops(last[i].tag).is_of_products():
                         self.perform[last[i]]()
         comptime TILES = Self.Tile.PART_TILES * N_TILES
-        comptime for i in range(TILES - LATE, TILES if Self.Tile.HAS_FLOATS else 0):
+        comptime for i in range(TILES - Self.LATE, TILES if Self.Tile.HAS_FLOATS else 0):
             self.add_products[Self.Tile.PARTS - 1, i](self.late_scale)
 
     @always_inline

@@ -179,7 +179,7 @@ class GlobalMemory:
 
     def atomic(self, time: float, sectors: tuple[int, ...]) -> float:
         """Returns when an atomic, done where all XCDs see it, has answered."""
-        num_bytes = len(sectors) * SECTOR_BYTES
+        num_bytes = len(set(sectors)) * SECTOR_BYTES
         return self._through(2, self._through(0, time, num_bytes), num_bytes) + self._latency[2]
 
     def store(self, time: float, sectors: tuple[int, ...]) -> float:
@@ -187,11 +187,12 @@ class GlobalMemory:
 
         L2 combines stores to one sector, so each sector goes out once.
         """
-        size = len(sectors) * SECTOR_BYTES
+        touched = set(sectors)
+        size = len(touched) * SECTOR_BYTES
         accepted = self._through(0, time, size)
         at_l2 = self._through(1, accepted, size)
-        fresh = len(set(sectors) - self._written) * SECTOR_BYTES
-        self._written.update(sectors)
+        fresh = len(touched - self._written) * SECTOR_BYTES
+        self._written.update(touched)
         for level in (2, 3):
             self._through(level, at_l2, fresh)
         return at_l2 + self.machine.l2_latency

@@ -23,6 +23,7 @@ LLVM = "LLVM AMDGPU wait states and scheduling model"
 GLUON = "ROCm/gfx950-gluon-tutorials"
 PRACTICE = "GCN and CDNA practice, not looked up for gfx950"
 AITER = "fit to AITER's tuned table (MODEL.md)"
+LADDER = "fit to AMD's published FP8 ladder (MODEL.md)"
 POWER = "fit to AMD's published rates (MODEL.md)"
 CDNA3 = "AMD CDNA3 white paper, assumed unchanged"
 
@@ -77,6 +78,7 @@ class Machine:
 
     lds_banks: int = fact(64, "4 B banks", 64, 64, f"{ISA}: 256 B/cycle to readers")
     lds_write_banks: int = fact(32, "4 B banks", 32, 64, "write side as in CDNA3: guess")
+    lds_load_bytes: int = fact(256, "B/cycle", 128, 256, f"loads straight to LDS: {LADDER}")
     lds_pair_bytes: int = fact(128, "B/cycle", 128, 128, f"{GLUON}: return bus of two SIMDs")
     lds_queue: int = fact(8, "accesses", 8, 8, f"{GLUON}: FIFO of two SIMDs")
     lds_latency: int = fact(54, "cycles", 42, 64, f"{GLUON}: b128 data 50 to 70 after issue")

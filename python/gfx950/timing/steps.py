@@ -217,14 +217,17 @@ def _lds_cycles(event, is_write, machine):
 def _sectors(event, row, sizes):
     """Returns the 64-byte sectors that one wave's active lanes touch, in lane order.
 
-    Lanes beyond the end of a buffer of known size read zeros and move nothing.
+    One comes again where lanes between have touched another. Lanes beyond the end of a buffer of
+    known size read zeros and move nothing.
     """
     address = event.global_addr[row][event.exec_mask[row]].astype(np.int64)
     for island in set((address >> ISLAND_BITS).tolist()) & set(sizes):
         inside = address - (island << ISLAND_BITS) < sizes[island]
         address = address[inside | (address >> ISLAND_BITS != island)]
     last = (address + max(event.global_bytes, 1) - 1) // SECTOR_BYTES
-    return tuple(dict.fromkeys(np.stack([address // SECTOR_BYTES, last], 1).ravel().tolist()))
+    touched = np.stack([address // SECTOR_BYTES, last], 1).ravel()
+    changes = np.diff(touched, prepend=-1) != 0
+    return tuple(touched[changes].tolist())
 
 
 def _payloads(event, op, sizes, machine):
@@ -241,8 +244,8 @@ def _payloads(event, op, sizes, machine):
         return [LdsCost(int(c), int(c - f), returned) for c, f in zip(cycles, free, strict=True)]
     if op.kind not in GLOBAL_KINDS:
         return [None] * count
-    lds = _lds_cycles(event, True, machine)[0] if has_lds else np.zeros(count, int)
     lanes = event.exec_mask.sum(axis=1) * event.global_bytes
+    lds = -(-lanes // machine.lds_load_bytes) if has_lds else np.zeros(count, int)
     return [GlobalCost(_sectors(event, i, sizes), int(lanes[i]), int(lds[i])) for i in range(count)]
 
 
