@@ -31,8 +31,8 @@ KINDS = {
 weights; bfloat16 rounded to MXFP6 or MXFP8; codes of FP8 with scales of rows; bfloat16 rounded to
 FP8 with scales of blocks; bfloat16 by bfloat16; codes of FP8, column by column; float32 in, float16
 out and a float32 bias."""
-FLOAT_SCALES = ("row_scales", "block_scales", "columns", "kept_nvfp4")
-"""Those of FP8, and of NVFP4."""
+FLOAT_SCALES = ("row_scales", "block_scales", "columns", "kept_nvfp4", "by_floats")
+"""Those of FP8 and of NVFP4, and floats by floats."""
 
 EXPERTS = {
     "grouped": ExpertsKind(KINDS["floats"]._replace(out=2)),

@@ -1,4 +1,4 @@
-"""FP8 with float32 scales on gfx950 through HIP: products of more rows than `test_ops` has; NVFP4.
+"""FP8 with float32 scales on gfx950 through HIP, more rows than `test_ops` has; NVFP4; floats.
 
 As there, a stand-in for the runtime, and the simulator for the GPU: nothing here ran on one.
 """
@@ -142,3 +142,20 @@ def test_what_nvfp4_weights_do_not_meet_is_refused(gpu, rng):
         mx.quantize(x, format="nvfp4")
     with pytest.raises(ValueError, match="'mxfp6' x weights 'nvfp4', for which gfx950 has no kern"):
         mx.linear(x, w, activations="mxfp6")
+
+
+@deep
+@pytest.mark.parametrize("shape", [(5, 40, 160), (130, 300, 544), (0, 40, 160)])
+def test_floats_by_floats_are_within_the_bound(gpu, rng, shape):
+    """As they lie, and copied first where rows have gaps."""
+    m, n, k = shape
+    a, b = numbers(rng, m, k), numbers(rng, n, k)
+    gpu.launches.clear()
+    out = mx.matmul(a, b)
+    assert out.shape == (m, n) and len(gpu.launches) == (m > 0)
+    if m:
+        assert {a.data_ptr(), b.data_ptr()} <= set(gpu.launches[0].arguments)
+        oracle.assert_matmul(*(side.double().numpy() for side in (out, a, b)), "bfloat16")
+    gaps = [torch.nn.functional.pad(side, (0, 8))[:, :k] for side in (a, b)]
+    torch.testing.assert_close(mx.matmul(*gaps), out, rtol=0, atol=0)
+    torch.testing.assert_close(mx.matmul(a[None], b), out[None], rtol=0, atol=0)

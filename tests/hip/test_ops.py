@@ -353,23 +353,6 @@ def test_empty_operands_launch_nothing(gpu, rng):
 # What the modules hold
 
 
-@deep
-@pytest.mark.parametrize("shape", [(5, 40, 160), (130, 300, 544), (0, 40, 160)])
-def test_floats_by_floats_are_within_the_bound(gpu, rng, shape):
-    """As they lie, and copied first where rows have gaps."""
-    m, n, k = shape
-    a, b = floats(rng, (m, k)), floats(rng, (n, k))
-    gpu.launches.clear()
-    out = mx.matmul(a, b)
-    assert out.shape == (m, n) and len(gpu.launches) == (m > 0)
-    if m:
-        assert {a.data_ptr(), b.data_ptr()} <= set(gpu.launches[0].arguments)
-        oracle.assert_matmul(values_of(out), values_of(a), values_of(b), "bfloat16")
-    gaps = [torch.nn.functional.pad(side, (0, 8))[:, :k] for side in (a, b)]
-    torch.testing.assert_close(mx.matmul(*gaps), out, rtol=0, atol=0)
-    torch.testing.assert_close(mx.matmul(a[None], b), out[None], rtol=0, atol=0)
-
-
 @functools.cache
 def code_objects(module):
     """Returns the code objects of a module."""
