@@ -300,6 +300,9 @@ def matmul(
             kernel for the two formats, or for floats.
     """
     if type(a) is not MXTensor and are_floats(a, b):
+        classes = {type(a), type(b), type(bias)} - {Tensor, torch.nn.Parameter, type(None)}
+        if len(classes) > 1:
+            raise TypeError(f"a, b and bias: got {classes}, expected tensors of one class")
         if bias is not None:
             check_same_kind("bias", bias, "b", b)
         return _OPS.matmul_floats(a, b, bias, _dtype_of(a, out_dtype))
