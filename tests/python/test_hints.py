@@ -17,10 +17,11 @@ from typing_extensions import assert_type
 
 import mx_kernels as mx
 from mx_kernels import hints
+from mx_kernels._core.answers import DEVICES
 from mx_kernels._core.facts import facts
 from mx_kernels._core.fused_ops import ROUNDS
 from mx_kernels.conversion import Report
-from mx_kernels.explain import DEVICES, ExpertsExplanation, Explanation
+from mx_kernels.explain import ExpertsExplanation, Explanation
 from mx_kernels.hints import ActivationsName, AnyArray, FormatName
 from mx_kernels.ops import Requantized
 

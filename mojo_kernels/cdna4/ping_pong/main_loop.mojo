@@ -87,7 +87,7 @@ struct PingPongLoop[formats: Formats, m_tiles: Int, k_tail: Bool, are_tiled: Boo
     """Whether scales are bytes, four to a word."""
     comptime HAS_SCALES = Self.WeightScales.LOADS > 0
     """Whether there are scales in the loop."""
-    comptime LATE = 1 if Self.formats.are_columns else 3
+    comptime LATE = 0 if Self.k_tail else 1 if Self.formats.are_columns else 3
     """Tiles of products that are scaled later, as registers allow: one less than divides a part."""
     comptime ORDER = PingPong(
         phase_slices=Self.PHASE_SLICES,
