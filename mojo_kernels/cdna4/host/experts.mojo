@@ -44,7 +44,7 @@ comptime FEW_WORKGROUPS = 2 * CUS
 
 
 def has_kernel(shape: StreamingShape, types: ProductTypes) -> Bool:
-    """Says whether LDS has room and nothing is spilled: to decode under E4M3 scales takes registers."""
+    """Says whether LDS has room, and nothing spills: decoding under E4M3 scales takes registers."""
     comptime MOST_TILES = 2
     var has_registers = shape.m_tiles <= MOST_TILES or types.formats.right.scale != Scale.E4M3
     return has_room(shape, types) and has_registers
