@@ -172,6 +172,7 @@ def test_arrays_in_private_memory(options, rng):
     assert (y == counts[np.arange(64)[:, None], (x[0][:, None] + np.arange(16)) & 127]).all()
 
 
+@pytest.mark.deep
 def test_checked_runs_are_fast_enough_for_ci():
     """The promised times of a core, after warm-up and with all checks on."""
     for tiling, seconds in ((TILINGS[0], 2), (TILINGS[5], 10), (TILINGS[6], 10)):
@@ -182,6 +183,7 @@ def test_checked_runs_are_fast_enough_for_ci():
         assert time.process_time() - start < seconds
 
 
+@pytest.mark.deep
 def test_a_trace_tells_what_each_wave_did():
     case = max_case(TILINGS[0])
     _, result = case.launch(trace=True)

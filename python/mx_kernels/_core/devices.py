@@ -18,7 +18,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
-import threading
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Protocol
@@ -31,6 +30,7 @@ from mx_kernels._core.arrays import Array
 from mx_kernels._core.cuda import CUDA
 from mx_kernels._core.facts import facts
 from mx_kernels._core.hip import ROCM
+from mx_kernels._core.native import LoadLock
 
 LARGE_PAGE = 2 << 20
 NEW_PAGES_BYTES = 32 << 20
@@ -148,7 +148,7 @@ class _Chunk:
     """Memory that weights share, taken from front to back."""
 
     def __init__(self):
-        self.lock = threading.Lock()
+        self.lock = LoadLock()
         self.memory = mmap.mmap(-1, mmap.PAGESIZE)
         self.used = mmap.PAGESIZE
 
