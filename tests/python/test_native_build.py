@@ -112,6 +112,7 @@ def start(sources, cache, **environment):
     )
 
 
+@pytest.mark.deep
 def test_processes_that_start_together_build_once(sources, cache):
     processes = [start(sources, cache) for _ in range(3)]
     outputs = [process.communicate(timeout=300) for process in processes]
