@@ -254,6 +254,8 @@ def transformers_experts(folder):
     """Models of experts by transformers' plans; gpt-oss has none, and its experts get styles."""
     import transformers  # noqa: PLC0415  only this program needs it
 
+    import mx_kernels.integrations.transformers  # noqa: F401, PLC0415  reads our weights
+
     found = {}
     load = partial(transformers.AutoModelForCausalLM.from_pretrained, dtype=torch.float32)
     asked = partial(transformers.DistributedConfig, tp_size=dist.get_world_size())

@@ -55,7 +55,8 @@ def _decode_launch(decode: Decode) -> Callable:
     @cache
     def problem() -> Problem:
         rng = np.random.default_rng(30)
-        return Problem.random(rng, decode_shape(decode), decode.x or "bfloat16", decode.bias)
+        x = decode.x or "bfloat16"
+        return Problem.random(rng, decode_shape(decode), x, decode.bias, decode.right)
 
     def launch():
         made = cdna4.multiply_launch(decode, problem())
