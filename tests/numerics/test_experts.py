@@ -220,6 +220,8 @@ def same_left_side(ends, mode, scale_rule):
     """Says of each row whether all its candidates are multiplied as the same numbers."""
     if mode == "bf16":
         found = [values_of(rows.bfloat16()) for rows in ends]
+    elif mode == "mxint16":
+        found = [values_of(rows) for rows in ends]
     else:
         found = [mx.quantize(rows, format=mode, scale_rule=scale_rule) for rows in ends]
         found = [values_of(q.dequantize("float32")) for q in found]
