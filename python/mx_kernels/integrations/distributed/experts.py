@@ -86,7 +86,6 @@ class ExpertParallel(ParallelStyle):
             )
         said = self.wire or module.activations
         wire = Wire(KEPT_FLOATS if said == WIDE_INTEGERS else said, module.scale_rule)
-        few = Wire(KEPT_FLOATS, module.scale_rule) if self.wire is None else wire
         if module.apply_router_weight_on_input and wire.name != KEPT_FLOATS:
             raise ValueError(
                 f"ExpertParallel: got experts with apply_router_weight_on_input and wire "
@@ -97,15 +96,17 @@ class ExpertParallel(ParallelStyle):
         peers = peers_of(device_mesh)
         at = bounds(module.num_experts, ranks, 1)
         cuts = {name: Cut(0, 1) for name, _ in module.named_parameters()}
+        exchange = few = Exchange(at, wire, peers)
+        if peers and self.wire is None:
+            few = Exchange(at, Wire(KEPT_FLOATS, module.scale_rule), peers)
 
         def forward(module: Sharded, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
             wire.check(x, weights)
             with torch.no_grad():
                 rows = x.reshape(-1, x.shape[-1])
                 most = _most(rows, self.tokens, module.sharding.mesh.get_group())
-                how = few if peers and most * rows[:1].nbytes <= FEW_BYTES else wire
-                exchange = Exchange(module, at, how, peers)
-                return exchange.run(rows, ids, weights, most).view(x.shape)
+                chosen = few if most * rows[:1].nbytes <= FEW_BYTES else exchange
+                return chosen.run(module, (rows, ids, weights), most).view(x.shape)
 
         shard(module, device_mesh, cuts, forward)
         module.num_experts = module.down_proj.shape[0]
@@ -177,15 +178,15 @@ def _most(x: Tensor, tokens: int | None, group: dist.ProcessGroup) -> int:
 class Exchange:
     """Tokens there and sums back."""
 
-    module: Sharded
     at: tuple[int, ...]
     """The first expert of each rank, and the end."""
     wire: Wire
     peers: Peers | None
 
-    def run(self, x: Tensor, ids: Tensor, weights: Tensor, most: int) -> Tensor:
-        """Returns what the experts of all ranks make of this rank's tokens."""
-        module, at, count = self.module, self.at, len(x)
+    def run(self, module: Sharded, call: tuple[Tensor, Tensor, Tensor], most: int) -> Tensor:
+        """Returns what the experts of all ranks make of this rank's tokens, ids and weights."""
+        x, ids, weights = call
+        at, count = self.at, len(x)
         rank, ranks = module.sharding.rank, len(at) - 1
         if not most:
             return x.new_empty(x.shape)
