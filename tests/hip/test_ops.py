@@ -28,9 +28,8 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 DEVICE, LAYOUT = "gfx950", "preshuffled_cdna4"
 OUT_OF_MEMORY, NO_BINARY, NOT_FOUND, LAUNCH_FAILURE, UNKNOWN = 2, 209, 500, 719, 999
 MAX_LDS_BYTES = 160 * 1024
-SPILLED_BYTES = {"block_scales": 16, "module": 44}
-"""Of a lane: the tile of 256 rows with a tail of K and scales of blocks lacks three registers;
-norms by sixteen waves, which have half as many, ten."""
+SPILLED_BYTES = {"module": 44}
+"""Of a lane: two kinds of norms by sixteen waves, which have half as many registers, lack ten."""
 SPILLED_SCALARS = {"others": 2, "module": 160}
 """Ping-pong that encodes float32: the address of its arguments, kept across the main loop for that
 of the bias, and neither written nor read in it. Of the module, what quantizes gates, or norms to
