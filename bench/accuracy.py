@@ -306,7 +306,7 @@ def tables(rows: Sequence[AccuracyRow]) -> list[Table]:
         _grid(
             "speed, in that of floats",
             even,
-            lambda row: f"{row.tokens_per_s / first.tokens_per_s:.2f}",
+            lambda row: f"{row.tokens_per_s / first.tokens_per_s:.2f}" if row.tokens_per_s else "",
         ),
         *(
             _grid(
