@@ -1,7 +1,8 @@
 """The Python extension module `_mx_kernels_hip` of gfx950 devices: thin, no maths.
 
-It holds quantize, also behind norms and gates, dequantize, relayout and a copy for operands with
-gaps; the products are in `hip_product`. Each function takes one tuple of integers, see
+It holds quantize, dequantize, relayout and a copy for operands with gaps; with -D FUSED=1 quantize
+behind norms, gates and rotations, and nothing else, which takes longer to compile. Products are in
+`hip_product`. Each function takes one tuple of integers, see
 `protocol`; behind what all devices take stand the handle of an open device and the
 caller's stream. Nothing waits and nothing is allocated: results are memory that the
 caller hands in. The code for gfx950 is part of the module, whatever machine compiles it.
@@ -11,7 +12,7 @@ from std.math import ceildiv
 from std.os import abort
 from std.python import Python, PythonObject
 from std.python.bindings import PythonModuleBuilder
-from std.sys import size_of
+from std.sys import is_defined, size_of
 
 from mojo_kernels.bindings.pairs import (
     column_pairs_on_gfx950,
@@ -173,15 +174,17 @@ def PyInit__mx_kernels_hip() abi("C") -> PythonObject:
     """Creates the module."""
     try:
         var module = PythonModuleBuilder("_mx_kernels_hip")
+        comptime if is_defined["FUSED"]():
+            module.def_function[py_norm_quantize]("norm_quantize")
+            module.def_function[py_gate_quantize]("gate_quantize")
+            module.def_function[py_hadamard_quantize]("hadamard_quantize")
+            return module.finalize()
         module.def_function[py_functions]("functions")
         module.def_function[pairs_on_gfx950]("pairs")
         module.def_function[expert_pairs_on_gfx950]("expert_pairs")
         module.def_function[column_pairs_on_gfx950]("column_pairs")
         module.def_function[py_open]("open")
         module.def_function[py_quantize]("quantize")
-        module.def_function[py_norm_quantize]("norm_quantize")
-        module.def_function[py_gate_quantize]("gate_quantize")
-        module.def_function[py_hadamard_quantize]("hadamard_quantize")
         module.def_function[py_dequantize]("dequantize")
         module.def_function[py_relayout]("relayout")
         module.def_function[py_copy_rows]("copy_rows")

@@ -216,20 +216,21 @@ def build(
         paths = []
         for one in levels:
             wanted = [native.cpu_extension(one), native.plans_extension(one)]
-            wanted += [replace(_gpu_extension(name), level=one) for name in arch or ()]
+            for name in arch or ():
+                wanted += [replace(module, level=one) for module in _gpu_modules(name)]
             for extension in wanted:
                 paths.append(native.find_or_build(extension=extension))
                 console.print(paths[-1], highlight=False)
         console.print(native.keep_runtime(paths), highlight=False)
 
 
-def _gpu_extension(name: str) -> Extension:
-    """Returns the module of an architecture; that of CDNA4 is the one without products."""
+def _gpu_modules(name: str) -> list[Extension]:
+    """Returns the modules of an architecture; those of CDNA4 are without products."""
     if name == CDNA4:
-        return native.hip_extension(name)
+        return [native.hip_extension(name), native.hip_extension(name, native.FUSED)]
     if not name.startswith("sm_"):
         raise ValueError(f"--arch: got {name!r}, expected sm_90a or the like, or gfx950")
-    return native.gpu_extension(name)
+    return [native.gpu_extension(name)]
 
 
 @app.command()

@@ -154,6 +154,12 @@ ARTEFACTS = (
         for architecture in ARCHITECTURES
     ),
     extension("hip/module", partial(native.hip_extension, GFX950), "hip/"),
+    extension(
+        "hip/fused",
+        partial(native.hip_extension, GFX950, native.FUSED),
+        *("hip/test_fused", "hip/test_ops"),
+        deep=True,
+    ),
     *(
         extension(
             f"hip/{name}",

@@ -54,6 +54,8 @@ from mx_kernels._core.protocol import (
 )
 
 RUNTIME = "libamdhip64.so"
+FUSED = {"norm_quantize", "gate_quantize", "hadamard_quantize"}
+"""What a module of its own does."""
 ALIGNMENT = 16
 """Bytes of the widest access of a kernel."""
 CLEARED_BYTES = 1 << 21
@@ -218,7 +220,7 @@ class Rocm:
     def __init__(self):
         self._lock = _native.LoadLock()
         self._native: ModuleType | None = None
-        self._products: dict[Kind | ExpertsKind, Module] = {}
+        self._modules: dict[Kind | ExpertsKind | None, Module] = {}
         self._devices: dict[int, int] = {}
         self._workspaces: dict[tuple[int, int], Workspace] = {}
 
@@ -244,7 +246,8 @@ class Rocm:
             shape = given.rows, given.k
             x = call.rows(given.values, given.row_stride, shape, given.dtype)
             arguments = given._replace(values=x, row_stride=given.k)
-        call.launch(self._native, operation, (*arguments, *queue))
+        module = self._fused() if operation in FUSED else self._native
+        call.launch(module, operation, (*arguments, *queue))
 
     @staticmethod
     def prepared(_operation: str, _arguments: tuple[int, ...], _index: int) -> None:
@@ -388,17 +391,24 @@ class Rocm:
         """Returns the module of a kind of experts."""
         return self._module(kind, _native.hip_experts_extension, "plan_experts_gfx950")
 
-    def _module(self, kind: Kind | ExpertsKind, extension_of: Callable, choose: str) -> Module:
-        """Returns a module, which is loaded once."""
-        if kind not in self._products:
+    def _fused(self) -> ModuleType:
+        """Returns the module of what quantizes behind norms, gates and rotations."""
+        return self._module(None, _native.hip_extension, "").native
+
+    def _module(
+        self, kind: Kind | ExpertsKind | None, extension_of: Callable, choose: str
+    ) -> Module:
+        """Returns a module, which is loaded once; without a kind that of `FUSED`."""
+        if kind not in self._modules:
             with self._lock:
-                if kind not in self._products:
-                    native = _native.load_extension(extension_of(CDNA4, kind.defines()))
+                if kind not in self._modules:
+                    defines = kind.defines() if kind else _native.FUSED
+                    native = _native.load_extension(extension_of(CDNA4, defines))
                     plan_for = None
                     if hasattr(native, "plan"):
                         plan_for = _native.planner(native, getattr(_native.gpu_plans(), choose))
-                    self._products[kind] = Module(native, plan_for)
-        return self._products[kind]
+                    self._modules[kind] = Module(native, plan_for)
+        return self._modules[kind]
 
     def _workspace(self, queue: tuple[int, int], sizes: tuple[int, int], like: Tensor) -> Workspace:
         """Returns memory for one launch, its counters zero."""

@@ -6,6 +6,7 @@ the architecture of the GPU, into the cache of `builds.py`:
     <level>-<hash>/_mx_kernels_native[-<defines>].so
     <level>-<hash>/_mx_kernels_plans.so
     <architecture>-<level>-<hash>/_mx_kernels_gpu.so
+    <architecture>-<level>-<hash>/_mx_kernels_hip[-FUSED=1].so
     <architecture>-<level>-<hash>/_mx_kernels_hip_product-<defines>.so
     runtime-<hash>/lib*.so              what modules are linked to, for hosts without the compiler
 
@@ -71,6 +72,8 @@ RUNTIME_BESIDE = {
 }
 """What some of them load in turn, and load themselves later."""
 BASE = ("KERNEL=0",)
+FUSED = ("FUSED=1",)
+"""Of CDNA4: what quantizes behind norms, gates and rotations."""
 FIRST_PRODUCTS = ("KERNEL=1", "RIGHT=0")
 _KIND, _LEFT = MULTIPLY.at("left.kind"), MULTIPLY.at("left.format")
 _RIGHT, _EXPERTS = MULTIPLY.at("right.format"), MULTIPLY_GROUPED.at("experts.format")
@@ -180,9 +183,10 @@ def gpu_extension(architecture: str) -> Extension:
     return Extension("_mx_kernels_gpu", "bindings/cuda.mojo", "MX_KERNELS_GPU", level, architecture)
 
 
-def hip_extension(architecture: str) -> Extension:
-    """Returns the module of an AMD GPU of an architecture, gfx950, but for products."""
-    return Extension("_mx_kernels_hip", "bindings/hip.mojo", "", levels.pick(), architecture)
+def hip_extension(architecture: str, defines: tuple[str, ...] = ()) -> Extension:
+    """Returns the module of an AMD GPU of an architecture, gfx950, but for products and `FUSED`."""
+    name, source = "_mx_kernels_hip", "bindings/hip.mojo"
+    return Extension(name, source, "", levels.pick(), architecture, defines)
 
 
 def hip_product_extension(architecture: str, defines: tuple[str, ...]) -> Extension:
