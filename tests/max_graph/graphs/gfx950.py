@@ -15,7 +15,7 @@ from max.driver import (
     set_virtual_device_target_arch,
 )
 from max.dtype import DType
-from max.graph import DeviceRef, Graph, TensorType
+from max.graph import DeviceRef, Graph, TensorType, ops
 
 import mx_kernels as mx
 from mx_kernels import max_graph
@@ -135,6 +135,7 @@ def print_refusals(architecture: str) -> None:
             ),
             lambda: max_graph.grouped_linear(x, experts, group_sizes),
             lambda: max_graph.matmul(x, x[:, :32]),
+            lambda: max_graph.matmul(x, ops.cast(x, DType.float16)),
         ):
             try:
                 call()
