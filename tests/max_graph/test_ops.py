@@ -252,9 +252,7 @@ WRONG_CALLS = {
         (TypeError, "w: got TensorValue, expected an MXTensor"),
     ),
     "floats are multiplied by floats on the CPU": (
-        lambda i: max_graph.matmul(
-            ops.cast(i.x, DType.bfloat16), ops.cast(i.x, DType.bfloat16)
-        ),
+        lambda i: max_graph.matmul(ops.cast(i.x, DType.bfloat16), ops.cast(i.x, DType.bfloat16)),
         (ValueError, "a and b: got floats on cpu:0, expected a gfx950 GPU.*ops.matmul"),
     ),
     "weights are nested": (
