@@ -12,7 +12,7 @@ from mojo_kernels.cdna4.types import F16
 
 
 comptime SUMS_APART = CDNA4_COMPILE_OPTIONS + ",amdgpu-mfma-vgpr-form=false"
-"""Matrix instructions sum in accumulation registers alone, as AMD compiles its kernels of float16."""
+"""Matrix instructions sum in accumulation registers alone: AMD compiles its kernels so."""
 comptime OPTIONS: StaticString = SUMS_APART if is_defined["F16"]() else CDNA4_COMPILE_OPTIONS
 
 

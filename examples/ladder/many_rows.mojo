@@ -5,9 +5,10 @@
     double_buffered  loads go straight to LDS, a stage ahead of the products
     ping_pong        eight waves, 128 x 256; half of them multiply while the others move
 
-A, W are MXFP4 with scales as preshuffled words, FP8 or float16 without scales; C is bfloat16. `shared`
-and `double_buffered` take all three, and any number of waves and tiles: the rungs are settings of them. Rows,
-columns and K fill tiles: the ladder is about speed, the kernels of `mojo_kernels` take all shapes.
+A, W are MXFP4 with scales as preshuffled words, FP8 or float16 without scales; C is bfloat16.
+`shared` and `double_buffered` take all three, and any number of waves and tiles: the rungs are
+settings of them. Rows, columns and K fill tiles: the ladder is about speed, the kernels of
+`mojo_kernels` take all shapes.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, thread_idx
@@ -200,8 +201,8 @@ def double_buffered[
     """Two stages in LDS: one is multiplied while the next one arrives.
 
     `part`: Tiles of rows without scales that a wave reads at once.
-    `reads_ahead`: Whether a wave reads a stage, which has no scales, before the one it multiplies is
-    followed by the next: then two of them arrive or lie in LDS, and one is in registers.
+    `reads_ahead`: Whether a wave reads a stage, which has no scales, as soon as it has multiplied the
+    one before it; loads are two stages ahead then.
     """
     comptime Tile = SharedTile[format, waves_m, waves_n, m_tiles, n_tiles, is_swizzled]
     var tile = Tile.of(a_codes, a_scales, w_codes, w_scales, m, n, k)

@@ -208,7 +208,7 @@ RUNGS = [
          LONG, unscaled("f16_swizzled", 256, 256, 4), F16),
     Rung("f16_double_buffered", "Two stages in LDS: one arrives while the other is multiplied.",
          LONG, unscaled("f16_double_buffered", 256, 256, 4), F16),
-    Rung("f16_read_ahead", "A third stage is in registers before the one ahead of it is done.",
+    Rung("f16_read_ahead", "Loads are two stages ahead, reads of LDS one.",
          LONG, unscaled("f16_read_ahead", 256, 256, 4), F16),
     Rung("f16_regions", "Between products of a quarter: reads of a half, loads of another.",
          LONG, unscaled("f16_regions", 256, 256, 4), F16),

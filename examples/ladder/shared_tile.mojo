@@ -63,8 +63,10 @@ comptime GROUP_BYTES = LANES * WORD_BYTES
 """Bytes of the scales of such rows, of a stage."""
 comptime GROUPS[tiles: Int] = ceildiv(tiles * TILE, GROUP_ROWS)
 """Groups of scales of so many tiles."""
-comptime FILL_ACCUMULATORS[tiles: Int] = tiles * SUMS == 256
-"""Whether sums of so many tiles fill the accumulation registers."""
+comptime ACCUMULATORS = 256
+"""Accumulation registers of a lane."""
+comptime FILL_ACCUMULATORS[tiles: Int] = tiles * SUMS == ACCUMULATORS
+"""Whether sums of so many tiles fill them."""
 comptime Bytes = ImmPointer[UInt8, ImmutAnyOrigin]
 comptime Pieces[*sizes: Int] = RegisterTile[DType.uint32, 4, *sizes]
 comptime Words[*sizes: Int] = RegisterTile[DType.uint32, 1, *sizes]
