@@ -59,9 +59,9 @@ def _between(ends: tuple[float, float] | list[float], form: str) -> str:
     return " .. ".join(dict.fromkeys(format(end, form) for end in ends))
 
 
-def fp8_ladder() -> str:
-    """Returns AMD's FP8 ladder: TFLOP/s as published beside those of the model."""
-    rows = [row for row in ladder_rows() if BY_NAME[row["rung"]].ladder == "fp8"]
+def published_ladder(ladder: str, shape: str) -> str:
+    """Returns a ladder of AMD's: TFLOP/s as published beside those of the model."""
+    rows = [row for row in ladder_rows() if BY_NAME[row["rung"]].ladder == ladder]
     lines = [
         "| rung | what is new | TFLOP/s, published | modelled | ratio | matrix pipes busy | "
         "LDS conflicts | waves wait for |",
@@ -78,7 +78,7 @@ def fp8_ladder() -> str:
             f"{float(row['lds_conflict_share']):.0%} | {row['stalls']} |"
         )
     origin = (
-        "M = N = K = 4096, in the last row 8192. Published: AMD, hardware (MI355X). Modelled: "
+        f"{shape}. Published: AMD, hardware (MI355X). Modelled: "
         f"*simulated*, never measured; commit {rows[0]['commit']}, {rows[0]['date']}."
     )
     return "\n".join([*lines, "", origin])
@@ -204,7 +204,8 @@ def python_api() -> str:
 TEXTS: dict[str, Callable[[], str]] = {
     "many_rows": partial(_ladder_table, "many_rows"),
     "few_rows": partial(_ladder_table, "few_rows"),
-    "fp8_ladder": fp8_ladder,
+    "fp8_ladder": partial(published_ladder, "fp8", "M = N = K = 4096, in the last row 8192"),
+    "f16_ladder": partial(published_ladder, "f16", "M = N = 4096, K = 8192"),
     "hopper_ladder": hopper_ladder,
     "hopper_plans": hopper_plans,
     "layouts": layouts.sections,

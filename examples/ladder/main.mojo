@@ -1,26 +1,49 @@
 """Prints the gfx950 assembly of every rung of the ladder, each after a line with its name."""
 
 from max.gpu.host.compile import _compile_code, get_gpu_target
+from std.sys import is_defined
 
-from eight_bits import by_quarters, scalar, scalar_lds
 from few_rows import product, quantize
 from many_rows import Way, double_buffered, naive, ping_pong, shared
 from shared_tile import FP8, MXFP4
+from unscaled import by_quarters, regions, scalar, scalar_lds
 from mojo_kernels.backend import CDNA4, CDNA4_COMPILE_OPTIONS
+from mojo_kernels.cdna4.types import F16
+
+
+comptime SUMS_APART = CDNA4_COMPILE_OPTIONS + ",amdgpu-mfma-vgpr-form=false"
+"""Matrix instructions sum in accumulation registers alone: AMD compiles its kernels so."""
+comptime OPTIONS: StaticString = SUMS_APART if is_defined["F16"]() else CDNA4_COMPILE_OPTIONS
 
 
 def emit[KernelType: TrivialRegisterPassable, //, kernel: KernelType](name: String) raises:
     """Compiles a kernel and prints it."""
     print(";;;; kernel", name)
-    print(
-        _compile_code[
-            kernel, target=get_gpu_target[CDNA4](), compile_options=CDNA4_COMPILE_OPTIONS
-        ]().asm
-    )
+    print(_compile_code[kernel, target=get_gpu_target[CDNA4](), compile_options=OPTIONS]().asm)
 
 
 def main() raises:
-    """Prints all of them."""
+    """Prints all of them but those of float16, or with `-D F16` these."""
+    comptime if is_defined["F16"]():
+        emit_float16()
+    else:
+        emit_others()
+
+
+def emit_float16() raises:
+    """Prints the kernels of float16."""
+    emit[shared[F16, Way.PIECES, False, True, 2, 2, 8, 8]]("f16_pieces")
+    emit[shared[F16, Way.STRAIGHT, False, True, 2, 2, 8, 8]]("f16_straight")
+    emit[shared[F16, Way.STRAIGHT, True, True, 2, 2, 8, 8]]("f16_swizzled")
+    emit[double_buffered[F16, 2, 2, 8, 8]]("f16_double_buffered")
+    emit[double_buffered[F16, 2, 2, 8, 8, reads_ahead=True]]("f16_read_ahead")
+    emit[regions[is_banded=False]]("f16_regions")
+    emit[regions[is_banded=True]]("f16_banded")
+    emit[by_quarters[F16]]("f16_ping_pong")
+
+
+def emit_others() raises:
+    """Prints all others."""
     emit[naive]("naive")
     emit[shared[MXFP4, Way.PIECES, False]]("shared")
     emit[shared[MXFP4, Way.PIECES, True]]("swizzled")
@@ -38,7 +61,7 @@ def main() raises:
     emit[double_buffered[FP8, 2, 4, 4, 2]]("fp8_128x128")
     emit[double_buffered[FP8, 2, 4, 8, 4, 4]]("fp8_256x256")
     emit[double_buffered[FP8, 2, 8, 8, 2, 2]]("fp8_256x256_16")
-    emit[by_quarters]("fp8_ping_pong")
+    emit[by_quarters[FP8]]("fp8_ping_pong")
     emit[product[is_fused=False, is_split=False]]("few_rows")
     emit[product[is_fused=False, is_split=True]]("split_k")
     emit[quantize]("quantize")

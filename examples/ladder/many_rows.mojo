@@ -5,9 +5,10 @@
     double_buffered  loads go straight to LDS, a stage ahead of the products
     ping_pong        eight waves, 128 x 256; half of them multiply while the others move
 
-A, W are MXFP4 with scales as preshuffled words, or FP8 without scales; C is bfloat16. `shared` and
-`double_buffered` take both, and any number of waves and tiles: the rungs are settings of them. Rows,
-columns and K fill tiles: the ladder is about speed, the kernels of `mojo_kernels` take all shapes.
+A, W are MXFP4 with scales as preshuffled words, FP8 or float16 without scales; C is bfloat16.
+`shared` and `double_buffered` take all three, and any number of waves and tiles: the rungs are
+settings of them. Rows, columns and K fill tiles: the ladder is about speed, the kernels of
+`mojo_kernels` take all shapes.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, thread_idx
@@ -29,7 +30,9 @@ from shared_tile import (
     STAGE_K,
     SharedTile,
     cleared,
+    keep,
     multiply,
+    multiply_unscaled,
     store_tile,
     wave_of_thread,
 )
@@ -152,6 +155,7 @@ def shared[
     var sums = cleared[m_tiles, n_tiles]()
 
     for stage in range(k // Int32(STAGE_K[format])):
+        keep(sums)
         comptime if way == Way.STRAIGHT:
             schedule_barrier()
             tile.fetch(stage, lds)
@@ -183,6 +187,7 @@ def double_buffered[
     n_tiles: Int = 4,
     part: Int = m_tiles,
     is_swizzled: Bool = True,
+    reads_ahead: Bool = False,
 ](
     a_codes: Bytes,
     a_scales: Bytes,
@@ -195,7 +200,9 @@ def double_buffered[
 ):
     """Two stages in LDS: one is multiplied while the next one arrives.
 
-    `part`: Tiles of rows of FP8 that a wave reads at once.
+    `part`: Tiles of rows without scales that a wave reads at once.
+    `reads_ahead`: Whether a wave reads a stage, which has no scales, as soon as it has multiplied the
+    one before it; loads are two stages ahead then.
     """
     comptime Tile = SharedTile[format, waves_m, waves_n, m_tiles, n_tiles, is_swizzled]
     var tile = Tile.of(a_codes, a_scales, w_codes, w_scales, m, n, k)
@@ -208,9 +215,34 @@ def double_buffered[
     s_waitcnt[vmcnt=0]()
     s_waitcnt_barrier()
     var stages = k // Int32(STAGE_K[format])
+    comptime if reads_ahead:
+        var a = in_registers[DType.uint32, PIECE_WORDS, SLICES, m_tiles]()
+        var w = in_registers[DType.uint32, PIECE_WORDS, SLICES, n_tiles]()
+        tile.fetch(1, lds.unsafe_offset(Tile.STAGE_BYTES))
+        comptime for slice in range(SLICES):
+            tile.read_codes[slice](lds, a, w)
+        for stage in range(stages):
+            var here = lds.unsafe_offset(Int(stage % 2) * Tile.STAGE_BYTES)
+            var next = lds.unsafe_offset(Int((stage + 1) % 2) * Tile.STAGE_BYTES)
+            keep(sums)
+            schedule_barrier()
+            s_waitcnt[lgkmcnt=0]()
+            multiply_unscaled[format](sums, a, w)
+            schedule_barrier()
+            s_waitcnt[vmcnt=0]()
+            s_waitcnt_barrier()
+            schedule_barrier()
+            if stage + 2 < stages:
+                tile.fetch(stage + 2, here)
+            if stage + 1 < stages:
+                comptime for slice in range(SLICES):
+                    tile.read_codes[slice](next, a, w)
+        tile.store(c, sums, n)
+        return
     for stage in range(stages):
         var here = lds.unsafe_offset(Int(stage % 2) * Tile.STAGE_BYTES)
         var next = lds.unsafe_offset(Int((stage + 1) % 2) * Tile.STAGE_BYTES)
+        keep(sums)
         schedule_barrier()
         if stage + 1 < stages:
             tile.fetch(stage + 1, next)

@@ -3,6 +3,7 @@
     many rows    4096 x 4096 x 4096 from codes: naive, shared, swizzled, double_buffered, ping_pong
     few rows     16 x 2112 x 7168 from codes: few_rows, split_k; from bfloat16: two_launches, fused
     FP8          4096 x 4096 x 4096 from codes, the ladder that AMD published: fp8_scalar and so on
+    float16      4096 x 4096 x 8192, rungs of AMD's Gluon tutorial: f16_pieces and so on
 
 Kernels are compiled for gfx950 and run on its simulator: no GPU is needed, and no time here
 was measured on one.
@@ -28,6 +29,7 @@ HERE = Path(__file__).parent
 FOLDERS = [HERE, HERE.parents[1]]
 KERNEL = re.compile(r"^;;;; kernel (\S+)\n", re.MULTILINE)
 MANY_ROWS, FEW_ROWS, LARGE = (4096, 4096, 4096), (16, 2112, 7168), (8192, 8192, 8192)
+LONG = (4096, 4096, 8192)
 PUBLISHED = {
     "fp8_scalar": (1.15, 1.15),
     "fp8_scalar_lds": (4.8, 4.8),
@@ -42,11 +44,25 @@ PUBLISHED = {
     "fp8_256x256_16": (2084, 2228),
     "fp8_ping_pong": (2650, 2680),
     "fp8_ping_pong_8192": (3204, 3204),
+    "f16_pieces": (525, 541),
+    "f16_straight": (672, 673),
+    "f16_swizzled": (738, 755),
+    "f16_double_buffered": (964, 1123),
+    "f16_read_ahead": (1034, 1034),
+    "f16_regions": (1569, 1569),
+    "f16_banded": (1418, 1634),
+    "f16_ping_pong": (1437, 1479),
 }
 """TFLOP/s that AMD measured on an MI355X, the lower and the higher of two publications: *FP8 GEMM
 optimization on AMD CDNA4-based GPUs* (a notebook, averages of its recorded output), and *FP8 GEMM
-Optimization on AMD CDNA4 Architecture* (a post of 10 March 2026)."""
-SMALL = {"many_rows": (128, 256, 768), "few_rows": (16, 64, 1792), "fp8": (256, 512, 512)}
+Optimization on AMD CDNA4 Architecture* (a post of 10 March 2026). Of float16, of revisions of
+*gfx950-gluon-tutorials*: a16w16 v0, v2, v3, v4, v5 without its scheduler, v8, v9, and the kernel of
+eight waves."""
+F16 = "f16"
+UNSCALED = {"fp8": torch.float8_e4m3fn, F16: torch.float16}
+"""Ladders whose operands have no scales, and their type."""
+SMALL = {"many_rows": (128, 256, 768), "few_rows": (16, 64, 1792)}
+SMALL |= dict.fromkeys(UNSCALED, (256, 512, 512))
 SMALL_SCALAR = (48, 80, 272)
 STAGE_K, COLUMNS, THREADS, CUS = 256, 32, 256, 256
 SPLITS = 7
@@ -100,9 +116,10 @@ def tiled(kernel: str, rows: int, columns: int, waves: int):
     ]
 
 
-def eight_bits(kernel: str, rows: int, columns: int, waves: int):
-    """Returns the launch of a kernel with a fixed tile of C on FP8, which has no scales."""
-    args = ("fp8", "none", "w_fp8", "none", "c")
+def unscaled(kernel: str, rows: int, columns: int, waves: int):
+    """Returns the launch of a kernel with a fixed tile of C on operands without scales."""
+    kind = kernel.partition("_")[0]
+    args = (kind, "none", f"w_{kind}", "none", "c")
     return lambda m, n, k: [
         Launch(kernel, (n // columns, m // rows, 1), 64 * waves, (*args, m, n, k))
     ]
@@ -160,43 +177,66 @@ RUNGS = [
     Rung("fp8_scalar_lds", "16 along K as float32 in LDS; a wave has LDS of its own.",
          MANY_ROWS, scalar("fp8_scalar_lds"), "fp8", 4),
     Rung("fp8_bytes", "Matrix instructions: a wave computes 16 x 16 from LDS of its own.",
-         MANY_ROWS, eight_bits("fp8_bytes", 32, 32, 4), "fp8"),
+         MANY_ROWS, unscaled("fp8_bytes", 32, 32, 4), "fp8"),
     Rung("fp8_pieces", "A load has 16 bytes a lane instead of one.",
-         MANY_ROWS, eight_bits("fp8_pieces", 32, 32, 4), "fp8"),
+         MANY_ROWS, unscaled("fp8_pieces", 32, 32, 4), "fp8"),
     Rung("fp8_straight", "Loads go straight to LDS.",
-         MANY_ROWS, eight_bits("fp8_straight", 32, 32, 4), "fp8"),
+         MANY_ROWS, unscaled("fp8_straight", 32, 32, 4), "fp8"),
     Rung("fp8_swizzled", "The pieces of a row are exchanged in LDS.",
-         MANY_ROWS, eight_bits("fp8_swizzled", 32, 32, 4), "fp8"),
+         MANY_ROWS, unscaled("fp8_swizzled", 32, 32, 4), "fp8"),
     Rung("fp8_shared", "A wave computes 32 x 32, four share 64 x 64 in LDS. Not published.",
-         MANY_ROWS, eight_bits("fp8_shared", 64, 64, 4), "fp8"),
+         MANY_ROWS, unscaled("fp8_shared", 64, 64, 4), "fp8"),
     Rung("fp8_double_plain", "Two stages in LDS, 64 x 64; not swizzled.",
-         MANY_ROWS, eight_bits("fp8_double_plain", 64, 64, 4), "fp8"),
+         MANY_ROWS, unscaled("fp8_double_plain", 64, 64, 4), "fp8"),
     Rung("fp8_double_buffered", "Two stages in LDS, 64 x 64; swizzled.",
-         MANY_ROWS, eight_bits("fp8_double_buffered", 64, 64, 4), "fp8"),
+         MANY_ROWS, unscaled("fp8_double_buffered", 64, 64, 4), "fp8"),
     Rung("fp8_128x128", "Eight waves, 128 x 128.",
-         MANY_ROWS, eight_bits("fp8_128x128", 128, 128, 8), "fp8"),
+         MANY_ROWS, unscaled("fp8_128x128", 128, 128, 8), "fp8"),
     Rung("fp8_256x256", "Eight waves, 256 x 256.",
-         MANY_ROWS, eight_bits("fp8_256x256", 256, 256, 8), "fp8"),
+         MANY_ROWS, unscaled("fp8_256x256", 256, 256, 8), "fp8"),
     Rung("fp8_256x256_16", "Sixteen waves, 256 x 256.",
-         MANY_ROWS, eight_bits("fp8_256x256_16", 256, 256, 16), "fp8"),
+         MANY_ROWS, unscaled("fp8_256x256_16", 256, 256, 16), "fp8"),
     Rung("fp8_ping_pong", "Eight waves: one half multiplies a quarter while the other half moves.",
-         MANY_ROWS, eight_bits("fp8_ping_pong", 256, 256, 8), "fp8"),
+         MANY_ROWS, unscaled("fp8_ping_pong", 256, 256, 8), "fp8"),
     Rung("fp8_ping_pong_8192", "The same kernel; four rounds of workgroups.",
-         LARGE, eight_bits("fp8_ping_pong", 256, 256, 8), "fp8"),
+         LARGE, unscaled("fp8_ping_pong", 256, 256, 8), "fp8"),
+    Rung("f16_pieces", "Four waves, 256 x 256: 64 along K go through registers to LDS.",
+         LONG, unscaled("f16_pieces", 256, 256, 4), F16),
+    Rung("f16_straight", "Loads go straight to LDS.",
+         LONG, unscaled("f16_straight", 256, 256, 4), F16),
+    Rung("f16_swizzled", "The pieces of a row are exchanged in LDS.",
+         LONG, unscaled("f16_swizzled", 256, 256, 4), F16),
+    Rung("f16_double_buffered", "Two stages in LDS: one arrives while the other is multiplied.",
+         LONG, unscaled("f16_double_buffered", 256, 256, 4), F16),
+    Rung("f16_read_ahead", "Loads are two stages ahead, reads of LDS one.",
+         LONG, unscaled("f16_read_ahead", 256, 256, 4), F16),
+    Rung("f16_regions", "Between products of a quarter: reads of a half, loads of another.",
+         LONG, unscaled("f16_regions", 256, 256, 4), F16),
+    Rung("f16_banded", "An XCD has neighbouring tiles.",
+         LONG, unscaled("f16_banded", 256, 256, 4), F16),
+    Rung("f16_ping_pong", "Eight waves: one half multiplies a quarter while the other half moves.",
+         LONG, unscaled("f16_ping_pong", 256, 256, 8), F16),
 ]  # fmt: skip
 BY_NAME = {rung.name: rung for rung in RUNGS}
 
 
-def assembly() -> builds.Build:
-    """Returns the printed assembly of all kernels as a file of the cache."""
-    return builds.program_output(HERE / "main.mojo", FOLDERS)
+def assembly(*defines: str) -> builds.Build:
+    """Returns the printed assembly of all kernels, or of those of `F16`, as a file of the cache."""
+    options = [word for name in defines for word in ("-D", name)]
+    return builds.program_output(HERE / "main.mojo", FOLDERS, options)
 
 
 @cache
-def kernels() -> dict[str, gfx950.Kernel]:
+def kernels(*defines: str) -> dict[str, gfx950.Kernel]:
     """Returns the compiled kernels by name."""
-    parts = KERNEL.split(assembly().find_or_make().read_text())
+    parts = KERNEL.split(assembly(*defines).find_or_make().read_text())
     return {name: gfx950.parse(code) for name, code in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def kernel_of(launch: Launch) -> gfx950.Kernel:
+    """Returns the compiled kernel of a launch."""
+    defines = ("F16",) if launch.kernel.startswith(F16) else ()
+    return kernels(*defines)[launch.kernel]
 
 
 def operands(m: int, n: int, k: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -223,13 +263,15 @@ def operands(m: int, n: int, k: int) -> tuple[dict[str, np.ndarray], np.ndarray]
     }, expected
 
 
-def fp8_operands(m: int, n: int, k: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Returns arrays for the arguments of kernels of FP8, by name, and C in float64."""
+def unscaled_operands(
+    kind: str, m: int, n: int, k: int
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Returns arrays for the arguments of kernels without scales, by name, and C in float64."""
     generator = torch.Generator().manual_seed(0)
-    a, w = (torch.randn(rows, k, generator=generator).to(torch.float8_e4m3fn) for rows in (m, n))
+    a, w = (torch.randn(rows, k, generator=generator).to(UNSCALED[kind]) for rows in (m, n))
     return {
-        "fp8": a.view(torch.uint8).numpy(),
-        "w_fp8": w.view(torch.uint8).numpy(),
+        kind: a.view(torch.uint8).numpy(),
+        f"w_{kind}": w.view(torch.uint8).numpy(),
         "c": np.zeros((m, n), np.uint16),
         "none": np.zeros(0, np.uint8),
     }, (a.double() @ w.double().T).numpy()
@@ -246,10 +288,11 @@ def run(rung: Rung, shape: tuple[int, int, int], **options) -> tuple[np.ndarray,
     Returns:
         C in float32, C as the CPU computes it, and what hazards were found.
     """
-    arrays, expected = (fp8_operands if rung.ladder == "fp8" else operands)(*shape)
+    is_unscaled = rung.ladder in UNSCALED
+    arrays, expected = unscaled_operands(rung.ladder, *shape) if is_unscaled else operands(*shape)
     hazards = []
     for launch in rung.launches(*shape):
-        kernel = kernels()[launch.kernel]
+        kernel = kernel_of(launch)
         args = bind(launch, arrays)
         hazards += gfx950.run(kernel, launch.grid, launch.threads, args, **options).hazards
     got = (arrays["c"].astype(np.uint32) << 16).view(np.float32)
@@ -295,6 +338,8 @@ def profiles(rung: Rung) -> list[gfx950.Profile]:
         "w_scales": ((n, k // 32), np.uint8),
         "fp8": ((m, k), np.uint8),
         "w_fp8": ((n, k), np.uint8),
+        F16: ((m, k), np.uint16),
+        "w_f16": ((n, k), np.uint16),
         "c": ((m, n), np.uint16),
         "workspace": (n // COLUMNS * 4 * (1 + SPLITS * 2 * 64 * 4), np.uint8),
         "none": (0, np.uint8),
@@ -317,7 +362,7 @@ def _profile(launch: Launch, arrays: dict[str, np.ndarray]) -> gfx950.Profile:
         ]
     found = [
         gfx950.profile(
-            kernels()[launch.kernel], launch.grid, launch.threads,
+            kernel_of(launch), launch.grid, launch.threads,
             [array.copy() if isinstance(array, np.ndarray) else array
              for array in bind(launch, arrays)],
             machine=Machine(), with_variants=True, **order,

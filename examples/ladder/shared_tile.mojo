@@ -1,14 +1,14 @@
 """What a workgroup of the ladder shares: a stage of both operands in LDS, and who computes what.
 
     wave (m, n)     `m_tiles` x `n_tiles` tiles of C, of 16 x 16
-    stage           a row has 128 bytes: 256 along K of MXFP4, 128 of FP8
+    stage           a row has 128 bytes: 256 along K of MXFP4, 128 of FP8, 64 of float16
     slice           half a row, of which a lane feeds a piece of 16 bytes
     in LDS          codes of A, codes of W; of MXFP4 scale words of A, scale words of W
 
-A slice of MXFP4 is one matrix instruction a tile, both slices of FP8 together are one. With
+A slice of MXFP4 or float16 is one matrix instruction a tile, both slices of FP8 together are one. With
 `is_swizzled` the pieces of a row are exchanged by its number, so that the lanes that LDS serves
 together meet in no bank. Codes are plain, row by row; scales of MXFP4 are words of the preshuffled
-layout, one a lane; FP8 is E4M3 without scales.
+layout, one a lane; FP8, which is E4M3, and float16 have no scales.
 """
 
 from layout import Coord
@@ -17,6 +17,7 @@ from max.gpu.intrinsics import AMDBufferResource
 from max.gpu.sync import s_waitcnt, schedule_barrier
 from std.math import ceildiv
 from std.memory import bitcast
+from std.sys._assembly import inlined_assembly
 from std.sys.intrinsics import readfirstlane
 
 from mojo_kernels.cdna4.chip import LANES, PIECE_BYTES, SUMS, TILE
@@ -37,10 +38,12 @@ from mojo_kernels.cdna4.instructions.matrix import (
     SumTile,
     Sums,
     multiply_codes,
+    multiply_piece,
     multiply_tiles,
 )
 from mojo_kernels.cdna4.instructions.memory import load_to_lds, scalar_here
 from mojo_kernels.cdna4.instructions.vector import zero_of_a_branch
+from mojo_kernels.cdna4.types import F16
 from mojo_kernels.numbers.formats import Format
 from mojo_kernels.tiles import RegisterTile, in_registers
 
@@ -60,6 +63,10 @@ comptime GROUP_BYTES = LANES * WORD_BYTES
 """Bytes of the scales of such rows, of a stage."""
 comptime GROUPS[tiles: Int] = ceildiv(tiles * TILE, GROUP_ROWS)
 """Groups of scales of so many tiles."""
+comptime ACCUMULATORS = 256
+"""Accumulation registers of a lane."""
+comptime FILL_ACCUMULATORS[tiles: Int] = tiles * SUMS == ACCUMULATORS
+"""Whether sums of so many tiles fill them."""
 comptime Bytes = ImmPointer[UInt8, ImmutAnyOrigin]
 comptime Pieces[*sizes: Int] = RegisterTile[DType.uint32, 4, *sizes]
 comptime Words[*sizes: Int] = RegisterTile[DType.uint32, 1, *sizes]
@@ -148,10 +155,24 @@ def cleared[m_tiles: Int, n_tiles: Int]() -> SumTile[m_tiles, n_tiles]:
     comptime for m in range(m_tiles):
         comptime for n in range(n_tiles):
             var zeros = Sums(0)
-            comptime for i in range(SUMS):
-                zeros[i] = bitcast[DType.float32](zero_of_a_branch())
+            comptime if not FILL_ACCUMULATORS[m_tiles * n_tiles]:
+                comptime for i in range(SUMS):
+                    zeros[i] = bitcast[DType.float32](zero_of_a_branch())
             sums[m, n] = zeros
+    keep(sums)
     return sums
+
+
+@always_inline
+def keep[m_tiles: Int, n_tiles: Int, //](sums: SumTile[m_tiles, n_tiles]):
+    """Keeps sums that fill the accumulation registers there; the compiler moves them about
+    otherwise."""
+    comptime if FILL_ACCUMULATORS[m_tiles * n_tiles]:
+        comptime for m in range(m_tiles):
+            comptime for n in range(n_tiles):
+                sums[m, n] = inlined_assembly["", Sums, constraints="=a,0", has_side_effect=True](
+                    sums[m, n]
+                )
 
 
 @always_inline
@@ -416,7 +437,7 @@ struct SharedTile[
         a_scales: Self.AScales,
         w_scales: Self.WScales,
     ):
-        """Reads a stage from LDS and multiplies it: MXFP4 by slices, FP8 `part` tiles of rows at
+        """Reads a stage from LDS and multiplies it: MXFP4 by slices, others `part` tiles of rows at
         a time, each part after its own wait."""
         var w = in_registers[DType.uint32, PIECE_WORDS, SLICES, Self.n_tiles]()
         comptime if Self.format == MXFP4:
@@ -433,7 +454,7 @@ struct SharedTile[
                     self.read_rows[slice, first](lds, a)
                 s_waitcnt[lgkmcnt=0]()
                 schedule_barrier()
-                multiply_fp8[first](sums, a, w)
+                multiply_unscaled[Self.format, first](sums, a, w)
 
     @always_inline
     def store(
@@ -478,20 +499,29 @@ def multiply[
 
 
 @always_inline
-def multiply_fp8[
+def multiply_unscaled[
     m_tiles: Int,
     n_tiles: Int,
     rows: Int,
     columns: Int,
     //,
+    format: Format,
     first_row: Int = 0,
     first_column: Int = 0,
 ](sums: SumTile[rows, columns], a: Pieces[SLICES, m_tiles], w: Pieces[SLICES, n_tiles]):
-    """Multiplies both slices of FP8; adds to the tiles of `sums` from the named one on."""
-    comptime for m in range(m_tiles):
-        comptime for n in range(n_tiles):
-            sums[first_row + m, first_column + n] = multiply_codes[FP8, FP8](
-                sums[first_row + m, first_column + n],
-                rebind[BlockCodes[FP8]](w[0, n].join(w[1, n])),
-                rebind[BlockCodes[FP8]](a[0, m].join(a[1, m])),
-            )
+    """Multiplies both slices of FP8 or float16; adds to the tiles of `sums` from the named one on.
+    """
+    comptime for slice in range(SLICES if format == F16 else 1):
+        comptime for m in range(m_tiles):
+            comptime for n in range(n_tiles):
+                var before = sums[first_row + m, first_column + n]
+                var fed_w = rebind[BlockCodes[format]](w[0, n].join(w[1, n]))
+                var fed_a = rebind[BlockCodes[format]](a[0, m].join(a[1, m]))
+                comptime if format == F16:
+                    sums[first_row + m, first_column + n] = multiply_piece[format, slice](
+                        before, fed_w, fed_a
+                    )
+                else:
+                    sums[first_row + m, first_column + n] = multiply_codes[format, format](
+                        before, fed_w, fed_a
+                    )

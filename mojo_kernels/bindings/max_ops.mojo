@@ -6,6 +6,7 @@
                                                       left_format, right_format, layout
     mx_linear      x, w codes, w scales, rows, bias -> floats
                                                 activations, format, layout, rounding
+    mx_matmul_floats  a, b, bias -> floats
 
 All tensors have two dimensions, the last one along K. `rows` is the logical
 number of rows of an operand, which padded layouts do not show. The bias is
@@ -41,7 +42,7 @@ from ..hopper.plan import Plan
 from ..launch.context_queue import ContextQueue
 from ..layouts import LAYOUTS, Plain, PreshuffledCdna4
 from ..numbers.floats import FLOAT_TYPES
-from ..numbers.formats import FORMATS
+from ..numbers.formats import FORMATS, NO_FORMAT
 from ..numbers.rounding import Rounding
 from ..problem import Known, Left, LeftKind, NO_BIAS, Problem, Result, Right
 from ..simt.quantize import dequantize as dequantize_portably, quantize as quantize_portably
@@ -225,6 +226,60 @@ struct MXLinear:
         )
 
 
+@extensibility.register("mx_matmul_floats")
+struct MXMatmulFloats:
+    """Multiplies floats by floats of their type on gfx950: a @ b.T as [M, N]."""
+
+    @staticmethod
+    def execute[
+        x_dtype: DType, dtype: DType, //, target: StaticString
+    ](
+        result: OutputTensor[dtype=dtype, rank=2, ...],
+        a: InputTensor[dtype=x_dtype, rank=2, ...],
+        b: InputTensor[dtype=x_dtype, rank=2, ...],
+        bias: InputTensor[dtype=DType.float32, rank=1, ...],
+        context: DeviceContext,
+    ) raises:
+        """Checks and launches."""
+        _require_gfx950["mx_matmul_floats", target]()
+        comptime X = dtype_code[x_dtype]()
+        comptime PLAIN = layout_code[Plain.NAME]()
+        comptime has_bias = Int(bias.static_spec.shape_tuple[0]) != 0
+        comptime rows = max(Int(b.static_spec.shape_tuple[0]), 0)
+        comptime RESULT = dtype_code[dtype]()
+        comptime BIAS = dtype_code[DType.float32]() if has_bias else NO_BIAS
+        comptime types = ProductTypes.of(
+            Known(
+                kind=LeftKind.KEPT.code,
+                dtype=X,
+                left_format=NO_FORMAT,
+                rounding=Rounding.EVEN.code,
+                right_format=NO_FORMAT,
+                layout=PLAIN,
+                result_dtype=RESULT,
+                bias_dtype=BIAS,
+            )
+        )
+        var m, n, k = a.dim_size(0), b.dim_size(0), b.dim_size(1)
+        check_shape("a", a, m, k)
+        check_shape("b", b, n, k)
+        _check_bias(bias, n)
+        check_shape("result", result, m, n)
+        if n == 0:
+            return
+        var problem = Problem(
+            Left.kept(address_of(a), X, k),
+            Right(address_of(b), 0, NO_FORMAT, PLAIN),
+            Result(address_of(result), RESULT, address_of(bias), BIAS),
+            m,
+            n,
+            k,
+        )
+        comptime weights = KnownWeights(rows, Int(b.static_spec.shape_tuple[1]) if rows > 0 else 0)
+        var queue = ContextQueue(context)
+        cdna4.launch[types, weights](problem, choose(m, n, k, types), queue)
+
+
 @extensibility.register_shape_function("mx_dequantize")
 def mx_dequantize_shape[
     format: StaticString
@@ -245,6 +300,12 @@ def mx_matmul_shape(
 ) -> IndexList[2]:
     """Returns [M, rows of b]."""
     return IndexList[2](dim_of(a_codes, 0), Int(b_rows))
+
+
+@extensibility.register_shape_function("mx_matmul_floats")
+def mx_matmul_floats_shape(a: Some[Tensor], b: Some[Tensor], bias: Some[Tensor]) -> IndexList[2]:
+    """Returns [M, N]."""
+    return IndexList[2](dim_of(a, 0), dim_of(b, 0))
 
 
 @extensibility.register_shape_function("mx_linear")

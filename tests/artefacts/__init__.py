@@ -71,11 +71,11 @@ CPU_LEVEL = "cpu/level"
 OTHER_LEVELS = [level for level in levels.here() if level is not levels.pick()]
 
 
-def ladder_program() -> Build:
+def ladder_program(*defines: str) -> Build:
     """Returns the assembly of the ladder's kernels; only who needs them imports the example."""
     from examples.ladder import rungs  # noqa: PLC0415
 
-    return rungs.assembly()
+    return rungs.assembly(*defines)
 
 
 def max_library() -> Build:
@@ -209,6 +209,9 @@ ARTEFACTS = (
     ),
     Artefact("bench/max", lambda: kernels.max_program(256, 512), ("bench/",)),
     Artefact("examples/ladder", ladder_program, ("house/test_docs",)),
+    Artefact(
+        "examples/ladder_f16", partial(ladder_program, "F16"), ("house/test_docs",), deep=True
+    ),
     executable("numerics/main", "numerics/test_mojo"),
     executable("simt/test_codec", "simt/test_codec"),
     program("simt/tiles", "simt/test_machine_code", deep=True),

@@ -93,7 +93,8 @@ def test_of_the_four_rules_even_has_the_least_error_on_average_as_the_page_says(
 def test_every_page_is_in_the_navigation_and_every_number_of_the_ladder_in_a_table():
     listed = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "docs/mkdocs.yml").read_text(), re.M))
     assert listed == {path.relative_to(ROOT / "docs/pages").as_posix() for path in PAGES}
-    shown = "".join(texts.TEXTS[name]() for name in ("many_rows", "few_rows", "fp8_ladder"))
+    ladders = "many_rows", "few_rows", "fp8_ladder", "f16_ladder"
+    shown = "".join(texts.TEXTS[name]() for name in ladders)
     assert all(f"| `{row['rung']}` |" in shown for row in texts.ladder_rows())
 
 

@@ -79,9 +79,10 @@ def test_the_mef_holds_gfx950_code_of_every_op(compiled):
     assert count["prepare_qu"] == 4
     # Of each product that is encoded first one at least, and experts' four gated and six others.
     assert count["interleave"] >= 3 + 4 + 6
-    # Few rows; many: both heights of tiles for codes, one for each other product, experts' two.
+    # Few rows; many: both heights of tiles for codes and for both products of floats by floats, one
+    # for each other product, experts' two.
     assert count["streaming"] >= 2
-    assert count["ping_pong"] == 8
+    assert count["ping_pong"] == 8 + 2 * 2
 
 
 @pytest.mark.deep
@@ -130,12 +131,14 @@ def test_the_example_of_gpt_oss_leaves_its_experts_to_our_op():
 
 
 def test_a_graph_on_the_gpu_refuses_what_has_no_kernel():
-    plain, elsewhere, decoded, formats, experts = refusals("gfx950")
+    plain, elsewhere, decoded, formats, experts, depth, types = refusals("gfx950")
     assert "w: got layout 'plain', on a gfx950 GPU expected 'preshuffled_cdna4'" in plain
     assert "x and w: got devices gpu:0 and cpu:0, expected one device" in elsewhere
     assert "q: got device gpu:0, expected cpu:0, the only one that decodes" in decoded
     assert "got 'mxint8' x 'mxfp4' on gpu:0, expected 'bf16' x 'mxfp4' or " in formats
     assert "w: got layout 'plain', on a gfx950 GPU expected 'preshuffled_cdna4'" in experts
+    assert "a and b: got shapes [m, 160] and [m, 32], expected [..., K] and [N, K] with" in depth
+    assert "a and b: got bfloat16 and float16, expected bfloat16 or float16 for both" in types
 
 
 def test_other_gpus_are_refused_by_name():

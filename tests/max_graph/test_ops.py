@@ -251,6 +251,10 @@ WRONG_CALLS = {
         lambda i: max_graph.linear(i.x, i.x),
         (TypeError, "w: got TensorValue, expected an MXTensor"),
     ),
+    "floats are multiplied by floats on the CPU": (
+        lambda i: max_graph.matmul(ops.cast(i.x, DType.bfloat16), ops.cast(i.x, DType.bfloat16)),
+        (ValueError, "a and b: got floats on cpu:0, expected a gfx950 GPU.*ops.matmul"),
+    ),
     "weights are nested": (
         lambda i: max_graph.linear(i.x, mx.quantize(torch.ones(2, 3, K))),
         (ValueError, r"w: got shape \[2, 3, 96\], expected weights \[N, K\]"),

@@ -173,7 +173,7 @@ def test_gfx950_multiplies_floats_like_codes_of_formats_with_float_scales(left, 
 )
 def test_gfx950_explains_activations_of_more_than_four_bits(activations, format):
     formats = {"device": "gfx950", "activations": activations, "format": format}
-    few, more, many = (mx.explain(m, 4096, 4096, **formats) for m in (1, 64, 4096))
+    few, more, many = (mx.explain(m, 4096, 4096, **formats) for m in (1, 128, 4096))
     for found, kernel in ((few, DECODE), (more, DECODE), (many, PREFILL)):
         assert f"{activations} x {format} on gfx950: {kernel}" in str(found)
     # Of six-bit codes the second tile has more columns, not more rows.
@@ -182,6 +182,23 @@ def test_gfx950_explains_activations_of_more_than_four_bits(activations, format)
     assert (many.workspace_bytes > 0) == (activations != "bf16")
     assert mx.explain(1, 512, 4096, **formats).splits > 1
     assert mx.explain(1, 512, 512, **formats).splits == 1
+
+
+@pytest.mark.parametrize(
+    "activations, shape, cut",
+    [
+        ("mxfp8", (48, 4096, 4096), "m1n4w8"),
+        ("mxfp8", (256, 4096, 4096), "m2n4w8"),
+        ("mxfp8", (1024, 4096, 4096), "prefill128"),
+        ("bf16", (32, 512, 4096), "m1n4w8s4"),
+        ("bf16", (1024, 2112, 7168), "m4n8w4d2h4"),
+        ("bf16", (2048, 4096, 4096), "prefill128"),
+    ],
+)
+def test_gfx950_takes_the_plan_that_is_fastest_on_the_model_for_wide_floats(
+    activations, shape, cut
+):
+    assert mx.explain(*shape, device="gfx950", activations=activations).cut == cut
 
 
 def test_gfx950_refuses_other_activations_by_nvfp4_weights():

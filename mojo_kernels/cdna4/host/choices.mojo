@@ -2,9 +2,8 @@
 
 The first row that covers (M, N, K) competes with all that have costs (costs.mojo), and the cheapest
 is taken. Floats become codes of four bits or six in a launch of their own where that and an
-interleaved kernel are expected to take less than the row of floats; of floats that are kept or
-rounded to eight bits the first row is taken. No kernel depends on this file, nor on a cost: who
-launches is told what was chosen.
+interleaved kernel are expected to take less than the row of floats. No kernel depends on this file,
+nor on a cost: who launches is told what was chosen.
 """
 
 from std.builtin.globals import global_constant
@@ -37,8 +36,6 @@ def row_of(m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
     ref table = global_constant[CHOICES]()
     var first = _first(m, n, k, types)
     var is_quick = types.formats.multiply_at_once()
-    if types.x and not is_quick:
-        return first
     var costs = materialize[Costs.TABLE]()
     var is_short = is_quick and (m <= TILE or (k <= SHORT_K and not types.x))
     var result, least = first, ANY

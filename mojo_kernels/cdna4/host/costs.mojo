@@ -8,18 +8,18 @@ Of a product, compute units do as many rounds as its workgroups need. A round is
     reduction    where K is split, the sums of all others from memory
 
 and when all have ended, what caches hold goes to memory. Floats are loaded as such by decode
-kernels, encoded first by ping-pong kernels, or by a launch of its own. `python -m bench.simulated.tune
---fit` says how near `Costs` come to the model's times in bench/results/gfx950_tune.csv, and which
-constants would come nearer.
+kernels, encoded first by ping-pong kernels, unless they are kept, or by a launch of its own.
+`python -m bench.simulated.tune --fit` says how near `Costs` come to the model's times in
+bench/results/gfx950_tune.csv, and which constants would come nearer.
 """
 
 from std.math import ceildiv
 
-from ...numbers.formats import Format
+from ...numbers.formats import Format, NO_FORMAT
 from ..chip import BLOCK, CUS, GROUP_TILES, PAIR, TILE, TILE_BLOCKS, TILE_K
 from ..streaming.shape import StreamingShape
 from ..interleaved.shape import InterleavedShape, WAVES
-from ..ping_pong.shape import COLUMNS, N_TILES, STAGE_BLOCKS, WAVES_M, rows_of
+from ..ping_pong.shape import COLUMNS, MAX_KEPT_TILES, N_TILES, STAGE_BLOCKS, WAVES_M, rows_of
 from ..ping_pong.shape import tile_cycles
 from ..types import Formats, ProductTypes, float_bytes
 from .plan import Family, Plan
@@ -39,13 +39,16 @@ struct BlockWork(TrivialRegisterPassable):
     var matrix: Int
     """Cycles of the matrix instruction of a tile of C, which takes four of them."""
     var are_wide: Bool
-    """Whether codes have eight bits."""
+    """Whether what is multiplied has eight bits or more."""
+    var are_kept: Bool
+    """Whether floats of the left side are multiplied as they come."""
 
     @staticmethod
     def of(formats: Formats) -> Self:
         return Self(
-            _bytes_of_block(formats.left), _bytes_of_block(formats.right), tile_cycles(formats),
-            not formats.multiply_at_once(),
+            _bytes_of_block(formats.left), _bytes_of_block(formats.right),
+            tile_cycles(formats) * (2 if formats.are_floats() else 1),
+            not formats.multiply_at_once(), formats.left.code() == NO_FORMAT,
         )  # fmt: skip
 
 
@@ -92,7 +95,11 @@ struct Costs(TrivialRegisterPassable):
     """The same where it prepares floats."""
     var ping_pong_row: Int
     """A row of these."""
+    var ping_pong_kept: Int
+    """The same of floats that are kept."""
     var ping_pong_per_cent: Int
+    var ping_pong_kept_per_cent: Int
+    """The same of a low tile of these."""
     var streaming_ends: Int
     """A streaming kernel's begin and end."""
     var streaming_meets: Int
@@ -102,9 +109,13 @@ struct Costs(TrivialRegisterPassable):
     var streaming_high: Int
     """Bytes, of several."""
     var streaming_floats: Int
-    """Bytes, of more than two where they are floats."""
+    """Bytes, of more than two where they are floats, or one if these are of eight bits or more."""
     var streaming_wide: Int
     """Bytes, of eight-bit codes."""
+    var streaming_round: Int
+    """The end of a round of floats of eight bits or more."""
+    var streaming_alone: Int
+    """Per cent, of a workgroup of four waves that has no other beside it."""
 
     comptime TABLE = Self(
         bytes=31,
@@ -128,18 +139,22 @@ struct Costs(TrivialRegisterPassable):
         ping_pong_ends=12300,
         ping_pong_floats=7600,
         ping_pong_row=25,
+        ping_pong_kept=1900,
         ping_pong_per_cent=109,
+        ping_pong_kept_per_cent=127,
         streaming_ends=2000,
         streaming_meets=1000,
         streaming_low=27,
         streaming_high=22,
         streaming_floats=27,
         streaming_wide=30,
+        streaming_round=700,
+        streaming_alone=131,
     )
     """Those under which the table was measured, read off the timing model."""
 
     def of(self, plan: Plan, m: Int, n: Int, k: Int, types: ProductTypes) -> Int:
-        """Returns the cycles of a plan for codes, or for floats that become four bits or six."""
+        """Returns the cycles of a plan for codes or floats."""
         var bytes = float_bytes(types.x.value()) if types.x else CODES
         var blocks = BlockWork.of(types.formats)
         if plan.family == Family.PING_PONG:
@@ -182,15 +197,18 @@ struct Costs(TrivialRegisterPassable):
         self, m_tiles: Int, m: Int, n: Int, k: Int, float_bytes: Int, blocks: BlockWork
     ) -> Int:
         var rows, columns = ceildiv(m, rows_of(m_tiles)), ceildiv(n, COLUMNS)
-        var begin = self.ping_pong_ends
-        if float_bytes != CODES:
+        var begin, per_cent = self.ping_pong_ends, self.ping_pong_per_cent
+        if blocks.are_kept:
+            begin = self.ping_pong_kept
+            per_cent = self.ping_pong_kept_per_cent if m_tiles == MAX_KEPT_TILES else per_cent
+        elif float_bytes != CODES:
             var shared = rows_of(m_tiles) * k * float_bytes // columns
             begin = (
                 self.ping_pong_floats + rows_of(m_tiles) * self.ping_pong_row + shared // self.bytes
             )
         var bytes = (rows_of(m_tiles) * blocks.left + COLUMNS * blocks.right) * STAGE_BLOCKS
         var tiles = WAVES_M * m_tiles * N_TILES
-        var multiply = tiles * GROUP_TILES * blocks.matrix * self.ping_pong_per_cent // 100
+        var multiply = tiles * GROUP_TILES * blocks.matrix * per_cent // 100
         var round = begin + ceildiv(k, STAGE_BLOCKS * BLOCK) * max(bytes // self.bytes, multiply)
         return _rounds(rows * columns) * round + self._write_back(2 * m * n)
 
@@ -205,7 +223,8 @@ struct Costs(TrivialRegisterPassable):
         var left_bytes = (min(m, rows) if blocks.are_wide else rows) * blocks.left
         if float_bytes != CODES:
             # Floats are most of what is loaded, and lie in rows.
-            bytes_per_cycle = self.streaming_floats if shape.m_tiles > PAIR else self.bytes
+            var is_large = shape.m_tiles > (1 if blocks.are_wide else PAIR)
+            bytes_per_cycle = self.streaming_floats if is_large else self.bytes
             left_bytes = min(m, rows) * BLOCK * float_bytes
         var num_blocks, parts = k // BLOCK, 1
         if shape.splits > 1:
@@ -213,14 +232,22 @@ struct Costs(TrivialRegisterPassable):
             num_blocks = shape.chunks_per_wave(k) * shape.k_groups() * shape.k_tiles * TILE_BLOCKS
             parts = ceildiv(k // BLOCK, num_blocks)
         var bytes = (left_bytes + columns * blocks.right) * num_blocks
-        var load = bytes // bytes_per_cycle + (self.streaming_meets if shape.splits > 1 else 0)
+        var are_wide_floats = blocks.are_wide and float_bytes != CODES
+        var meets = self.streaming_meets if shape.splits > 1 and not are_wide_floats else 0
+        var load = bytes // bytes_per_cycle + meets
         var grid = shape.grid(m, n)
         var rounds = _rounds(grid.x * grid.y * parts)
         var reduction = self._reduction(shape.own_tiles(), shape.splits)
         var written = self._write_back(2 * m * n * shape.splits)
-        # Of two workgroups of a compute unit, one begins and ends while the other loads; of eight
-        # bits they do not help each other.
-        var ends = self.streaming_ends * (rounds if blocks.are_wide else 1)
+        # Of two workgroups of a compute unit, one begins and ends while the other loads; codes of
+        # eight bits do not help each other.
+        var ends = self.streaming_ends
+        if are_wide_floats and shape.splits == 1:
+            ends += rounds * self.streaming_round
+            if shape.waves == WAVES and rounds % 2 == 1:
+                ends += load * (self.streaming_alone - 100) // 100
+        elif blocks.are_wide and not are_wide_floats:
+            ends *= rounds
         return ends + rounds * load + reduction + written
 
     def _per_cent(self, shape: InterleavedShape) -> Int:

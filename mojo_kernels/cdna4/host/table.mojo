@@ -86,10 +86,10 @@ struct Choice(TrivialRegisterPassable):
 
     def has_cost(self, types: ProductTypes) -> Bool:
         """Says whether the row competes by its cost; the last one is for what no other covers."""
+        if not types.formats.multiply_at_once():
+            return self.sources.include(types) and self.sources != Sources.ALL
         if types.x:
             return self.quantizes_first(types)
-        if not types.formats.multiply_at_once():
-            return self.sources.wide_codes and self.sources != Sources.ALL
         if self.plan.family == Family.STREAMING:
             return self.sources == CODES and self.plan.splits > 1
         return self.sources.codes
@@ -181,9 +181,6 @@ comptime CHOICES = [
     _streaming(512, 4 * CUS, 2, 6, 2, "four chunks, many tiles: two waves share K", sources=FLOATS),
     # One tile of rows.
     _streaming(2048, CUS, 1, 1, 16, "K at once, a tile for each CU", max_m=16, up_front=True),
-    _streaming(1024, ANY, 1, 4, 8, "K is short, eight waves share it", sources=WIDE_FLOATS,
-        max_m=16),
-    _streaming(1024, CUS, 2, 4, 8, "K is short, eight waves share it", sources=WIDE_FLOATS),
     _streaming(ANY, 32, 1, 1, 8, "very few tiles: K is split", max_m=16, splits=4),
     _streaming(7168, CUS // 7, 1, 4, 8, "few tiles: K is split until each part fits at once",
         max_m=16, splits=7, up_front=True),
@@ -257,19 +254,20 @@ comptime CHOICES = [
     _ping_pong(ANY, CUS, 4, "a low tile for each CU, shared by eight waves"),
     _ping_pong(ANY, CUS, 8, "a tile for each CU, shared by eight waves"),
     _ping_pong(ANY, ANY, 8, "many tiles, shared by eight waves"),
-    # Eight bits and more: their tiles take more registers and LDS. Of floats the first row is taken.
+    # Eight bits and more, whose tiles take more registers and LDS: the cheapest is taken.
     _streaming(ANY, 32, 1, 1, 8, "very few tiles: K is split", sources=WIDE_FLOATS, max_m=16,
         splits=4),
-    _streaming(ANY, 64, 1, 4, 8, "few tiles: K is split", sources=WIDE_FLOATS, max_m=16, splits=4),
-    _streaming(ANY, ANY, 1, 4, 8, "eight waves share K", sources=WIDE, max_m=16),
+    _streaming(ANY, 64, 1, 4, 8, "few tiles: K is split", sources=WIDE_FLOATS, splits=4),
     _streaming(ANY, 64, 2, 4, 8, "few larger tiles: K is split", sources=WIDE_FLOATS, splits=4),
-    _streaming(ANY, CUS, 2, 4, 8, "eight waves share K, a larger tile for each CU", sources=WIDE),
-    _streaming(2048, 2 * CUS, 4, 8, 4, "K is short, large tiles", sources=WIDE_FLOATS, depth=2,
+    _streaming(ANY, ANY, 1, 4, 8, "eight waves share K", sources=WIDE_FLOATS),
+    _streaming(ANY, ANY, 2, 4, 8, "eight waves share K, a larger tile", sources=WIDE_FLOATS),
+    _streaming(ANY, ANY, 4, 8, 4, "four waves share a large tile", sources=WIDE_FLOATS, depth=2,
         sharers=4),
-    _streaming(ANY, CUS, 4, 8, 4, "a large tile for each CU", sources=WIDE_FLOATS, depth=2,
-        sharers=4),
-    # Of codes the cheapest is taken, with weights straight to registers or not; K is split until
-    # each CU has one workgroup or two.
+    _streaming(ANY, ANY, 1, 4, 8, "eight waves share K", sources=WIDE_CODES, max_m=16),
+    _streaming(ANY, CUS, 2, 4, 8, "eight waves share K, a larger tile for each CU",
+        sources=WIDE_CODES),
+    # Of codes with weights straight to registers or not; K is split until each CU has one workgroup
+    # or two.
     _streaming(ANY, ANY, 1, 1, 16, "sixteen waves share K", sources=WIDE_CODES, max_m=16),
     _streaming(ANY, ANY, 1, 2, 8, "eight waves share K", sources=WIDE_CODES, max_m=16),
     _streaming(ANY, 64, 1, 1, 8, "very few tiles, eight CUs share K", sources=WIDE_CODES, splits=8),
@@ -299,7 +297,7 @@ comptime CHOICES = [
     _interleaved(10, 4, 3, "a wide and higher tile", sources=WIDE_CODES),
     _ping_pong(ANY, CUS, 4, "a low tile for each CU, shared by eight waves", sources=WIDE),
     _ping_pong(ANY, ANY, 8, "many tiles, shared by eight waves", sources=WIDE),
-    _ping_pong(ANY, ANY, 4, "many low tiles, of floats that are kept", sources=WIDE_FLOATS),
+    _ping_pong(ANY, ANY, 4, "many low tiles, of floats", sources=WIDE_FLOATS),
     _streaming(ANY, ANY, 4, 8, 4, "more rows or wider floats than ping-pong kernels take",
         sources=Sources.ALL, depth=2, sharers=4)
 ]

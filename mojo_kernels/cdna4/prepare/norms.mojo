@@ -202,6 +202,8 @@ def norm_to_codes[
     """
     comptime IS_AHEAD = size_of[dtype]() == 2
     """Whether the next row is loaded before this one is done: registers are there for it."""
+    comptime KEPT = dtype if format.element.bits == 6 else DType.float32
+    """What rows are in registers: the converter to six bits leaves too few for float32."""
     var thread = Int32(thread_idx.x)
     var segments = _Segments(
         lds=allocate_lds[_Segments.LDS_BYTES](),
@@ -213,7 +215,7 @@ def norm_to_codes[
     )
     segments.finisher = min(quotient[CUS](Int32(block_idx.x)), segments.waves - 1)
     var row = Int32(block_idx.x)
-    var held = in_registers[DType.float32, CHUNK, HELD]()
+    var held = in_registers[KEPT, CHUNK, HELD]()
     var loaded = in_registers[dtype, CHUNK, HELD]()
     var of_rows = InputRows(bytes_of(x), rows, Int(row_stride), k)
     # What is usual stays in registers; else weights and biases are loaded for each row.
@@ -243,7 +245,10 @@ def norm_to_codes[
                     sums, segments.at(i), bitcast[DType.uint8, CHUNK * size_of[dtype]()](loaded[i])
                 )
         comptime for i in range(HELD):
-            held[i] = floats_of(_swapped(loaded[i]))
+            comptime if KEPT == dtype:
+                held[i] = rebind[SIMD[KEPT, CHUNK]](_swapped(loaded[i]))
+            else:
+                held[i] = rebind[SIMD[KEPT, CHUNK]](floats_of(_swapped(loaded[i])))
         comptime if IS_AHEAD:
             _load_row(of_rows, row + step, segments, loaded)
 
@@ -251,17 +256,17 @@ def norm_to_codes[
         var mean = Float32(0)
         if scalar_here(kind) & _IS_CENTERED != 0:
             comptime for i in range(HELD):
-                two[i] = _two_of_segment[False](held[i])
+                two[i] = _two_of_segment[False](floats_of(held[i]))
                 schedule_barrier()
             mean = segments.number[True](two, inv_k, eps, level)
             comptime for i in range(HELD):
-                var rest = _swapped(held[i]) - mean
+                var rest = floats_of(_swapped(held[i])) - mean
                 var is_inside = segments.at(i).is_before(k)
                 two[i] = _two_of_segment[True](_swapped(rest if is_inside else Floats(0)))
                 schedule_barrier()
         else:
             comptime for i in range(HELD):
-                two[i] = _two_of_segment[True](held[i])
+                two[i] = _two_of_segment[True](floats_of(held[i]))
                 schedule_barrier()
         var reciprocal = segments.number[False](two, inv_k, eps, level)
 
@@ -312,12 +317,12 @@ struct _OfRow[dtype: DType](TrivialRegisterPassable):
 
 @always_inline
 def _put_row[
-    format: Format, dtype: DType, //, is_usual: Bool
+    format: Format, dtype: DType, kept: DType, //, is_usual: Bool
 ](
     codes: CodeRow[format, dtype],
     norm: _OfRow[dtype],
     segments: _Segments,
-    held: RegisterTile[DType.float32, CHUNK, HELD],
+    held: RegisterTile[kept, CHUNK, HELD],
     weights: RegisterTile[dtype, CHUNK, HELD],
 ):
     """Makes a row, halves of whose chunks are swapped, and stores its codes.
@@ -329,7 +334,7 @@ def _put_row[
     var factors = bitcast[DType.float32, 2](here(bitcast[DType.uint64, 1](Pair(norm.reciprocal))))
     comptime for i in range(HELD):
         if segments.index(i) < scalar_here(segments.count):
-            var x = _swapped(held[i])
+            var x = floats_of(_swapped(held[i]))
             comptime if is_usual:
                 comptime for pair in range(CHUNK // 2):
                     x = x.insert[offset=2 * pair](x.slice[2, offset=2 * pair]() * factors)

@@ -48,11 +48,15 @@ def row_count(q: MXValue, codes: TensorValue) -> Dim:
 
 
 def bias_of(
-    bias: TensorValue | Array | None, w: MXValue, name: str = "bias", weights: str = "weights"
+    bias: TensorValue | Array | None,
+    w: MXValue | TensorValue,
+    name: str = "bias",
+    weights: str = "weights",
 ) -> TensorValue:
     """The bias as float32 [N], or [E, N] of experts; empty for none."""
+    lead = list(w.shape[:-1])
     if bias is None:
-        nothing = np.zeros([0] * len(w.lead), np.float32)
+        nothing = np.zeros([0] * len(lead), np.float32)
         return ops.constant(nothing, DType.float32, w.device)
     if not isinstance(bias, TensorValue):
         bias = ops.constant(as_float32(bias, name), DType.float32, w.device)
@@ -62,9 +66,9 @@ def bias_of(
         raise TypeError(
             f"{name}: got dtype {bias.dtype.name}, expected {' or '.join(facts().dtypes)}"
         )
-    if list(bias.shape) != w.lead:
+    if list(bias.shape) != lead:
         raise ValueError(
-            f"{name}: got shape {show(bias.shape)}, expected {show(w.lead)}, one number for each "
+            f"{name}: got shape {show(bias.shape)}, expected {show(lead)}, one number for each "
             f"row of the {weights}"
         )
     return bias if bias.dtype == DType.float32 else ops.cast(bias, DType.float32)

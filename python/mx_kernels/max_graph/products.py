@@ -8,7 +8,7 @@ from max.dtype import DType
 from max.graph import TensorValue, ops
 
 from mx_kernels._core.arrays import Array, show
-from mx_kernels._core.checks import check_rounding, check_rule, format_named
+from mx_kernels._core.checks import K_OF_FLOATS, check_rounding, check_rule, format_named
 from mx_kernels._core.facts import DEFAULT_FORMAT, DEFAULT_ROUNDING, KEPT_FLOATS, facts
 from mx_kernels._core.moved import renamed
 from mx_kernels.hints import ActivationsName, FloatType, FormatName, ScaleRule
@@ -27,6 +27,7 @@ from mx_kernels.max_graph.checks import (
     CDNA4,
     CPU_REF,
     asked_or_best,
+    check_device,
     check_floats,
     check_formats,
     check_k,
@@ -92,8 +93,8 @@ def dequantize(q: MXValue | MXTensor, *, dtype: FloatType | DType = "bfloat16") 
 
 
 def matmul(
-    a: MXValue | MXTensor,
-    b: MXValue | MXTensor,
+    a: MXValue | MXTensor | TensorValue,
+    b: MXValue | MXTensor | TensorValue,
     *,
     out_dtype: FloatType | DType = "bfloat16",
     bias: TensorValue | Array | None = None,
@@ -101,12 +102,14 @@ def matmul(
     """Multiplies quantized tensors: a @ b.T + bias as [..., N], as `mx_kernels.matmul` does.
 
     Where b has more axes than two, each matrix of a [..., M, K] is multiplied by its own; leading
-    axes of b are known, M may be symbolic.
+    axes of b are known, M may be symbolic. On gfx950 both may be floats, bfloat16 or float16.
 
     Raises:
-        TypeError: if an operand is neither an MXValue nor an MXTensor.
-        ValueError: if shapes or layouts do not fit together.
+        TypeError: if an operand is neither an MXValue nor an MXTensor, nor both are floats.
+        ValueError: if shapes or layouts do not fit together, or floats lie elsewhere.
     """
+    if isinstance(a, TensorValue) and isinstance(b, TensorValue):
+        return _floats_by_floats(a, b, out_dtype, bias)
     a = as_value(a, "a", b.device if isinstance(b, MXValue) else CPU_REF)
     b = as_value(b, "b", a.device)
     if a.layout != facts().plain.name:
@@ -124,6 +127,32 @@ def matmul(
     names = {"left_format": a.format, "right_format": b.format, "layout": b.layout}
     out = call("mx_matmul", operands, codes.shape[0], b.lead[0], out_dtype, **names)
     return unfolded(out, a.lead)
+
+
+def _floats_by_floats(
+    a: TensorValue, b: TensorValue, out_dtype: FloatType | DType, bias: TensorValue | Array | None
+) -> TensorValue:
+    """Multiplies floats by floats: a @ b.T + bias as [..., N]."""
+    k = check_floats(a, "a")
+    if check_floats(b, "b") != k or b.rank != 2 or k == 0 or k % K_OF_FLOATS:
+        raise ValueError(
+            f"a and b: got shapes {show(a.shape)} and {show(b.shape)}, expected [..., K] and "
+            f"[N, K] with one K, a positive multiple of {K_OF_FLOATS}"
+        )
+    if a.dtype != b.dtype or a.dtype == DType.float32:
+        raise ValueError(
+            f"a and b: got {a.dtype.name} and {b.dtype.name}, expected bfloat16 or float16 for both"
+        )
+    check_device(b, "b", a.device, "a")
+    if not is_on_cdna4(a):
+        raise ValueError(
+            f"a and b: got floats on {a.device}, expected a {CDNA4} GPU, which alone has kernels "
+            "for floats by floats; ops.matmul(a, ops.transpose(b, 0, 1)) multiplies them elsewhere"
+        )
+    rows = folded(a)
+    operands = [rows, b, bias_of(bias, b)]
+    out = call("mx_matmul_floats", operands, rows.shape[0], b.shape[0], out_dtype)
+    return unfolded(out, a.shape[:-1])
 
 
 def _many(

@@ -15,7 +15,7 @@ from max.driver import (
     set_virtual_device_target_arch,
 )
 from max.dtype import DType
-from max.graph import DeviceRef, Graph, TensorType
+from max.graph import DeviceRef, Graph, TensorType, ops
 
 import mx_kernels as mx
 from mx_kernels import max_graph
@@ -60,8 +60,9 @@ def export(path: str) -> None:
     routing = (
         TensorType(dtype, ["m", 2], DeviceRef.GPU()) for dtype in (DType.int32, DType.float32)
     )
-    with empty_graph(*routing) as graph:
-        x, ids, shares = (value.tensor for value in graph.inputs)
+    floats = TensorType(DType.bfloat16, [N, K], DeviceRef.GPU())
+    with empty_graph(*routing, floats) as graph:
+        x, ids, shares, known = (value.tensor for value in graph.inputs)
         fused = max_graph.linear(x, w, bias=torch.ones(N), activations="mxfp4")
         codes = max_graph.quantize(x, scale_rule="rceil")
         others = (max_graph.linear(x, w, activations=name) for name in ("bf16", "mxfp6", "mxfp8"))
@@ -72,7 +73,8 @@ def export(path: str) -> None:
         normed, stream = max_graph.rms_norm_quantize(x, residual=x)
         made = normed.codes, stream, max_graph.gate_quantize(x, x, format="mxfp6").codes
         product = max_graph.matmul(codes, w, out_dtype="float32")
-        graph.output(fused, product, *others, *layers, *made)
+        by_floats = max_graph.matmul(x, x), max_graph.matmul(x, known, bias=torch.ones(N))
+        graph.output(fused, product, *by_floats, *others, *layers, *made)
     max_graph.export(graph, path, device=Accelerator())
 
 
@@ -132,6 +134,8 @@ def print_refusals(architecture: str) -> None:
                 x, max_graph.constant(shuffled, device=x.device), activations="mxint8"
             ),
             lambda: max_graph.grouped_linear(x, experts, group_sizes),
+            lambda: max_graph.matmul(x, x[:, :32]),
+            lambda: max_graph.matmul(x, ops.cast(x, DType.float16)),
         ):
             try:
                 call()
