@@ -64,7 +64,7 @@ def test_a_layer_norm_gives_the_codes_of_its_definition(gpu, rng, rounds):
     assert_quantized(q, normed, "mxfp4", "rceil")
 
 
-@pytest.mark.parametrize("fmt", ["mxfp4", "mxfp8", "fp8"])
+@pytest.mark.parametrize("fmt", ["mxfp4", "mxfp6", "mxfp8", "fp8"])
 @pytest.mark.parametrize(
     "dtype, of_weight, k", [(BF16, BF16, 7200), (F16, F32, 2080), (F32, F32, 4128)]
 )
