@@ -201,8 +201,7 @@ def _sigmoid_times[
 def near_sigmoid_times[
     width: SIMDLength, //
 ](x: SIMD[DType.float32, width], z: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
-    """Returns `x * sigmoid(z)` for |z| up to `LARGEST_EXPONENT`; anything beyond, NaN for a NaN x.
-    """
+    """Returns `x * sigmoid(z)` for |z| up to `LARGEST_EXPONENT`; anything beyond; NaN for NaN."""
     return divided(x, 1 + _near_exp_of_minus(z))
 
 
