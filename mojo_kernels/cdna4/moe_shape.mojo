@@ -44,11 +44,6 @@ def is_fused(gate: Gate) -> Bool:
     return gate.is_interleaved() and gate.code == Gate.SWIGLU_OAI
 
 
-def stores_codes(gate: Gate) -> Bool:
-    """Says whether a product may store hidden numbers of a gate as codes: `QuickGate` has them."""
-    return is_fused(gate) and gate.has_quotients()
-
-
 def streaming_grid(shape: StreamingShape, m: Int, n: Int, groups: Int) -> Grid:
     """Returns the grid of the streaming kernel: for as many tiles as sizes can make.
 

@@ -107,7 +107,7 @@ def store_hidden(to: TileOfC, row: UInt32, lane: UInt32, sums: SIMD[DType.float3
             biased += result.bias_of[PART_COLUMNS](2 * Int(column))
         var gates, ups = biased.deinterleave()
         if column < result.columns:
-            _store_hidden(result, row, column, gate.of_usual[divides=True](gates, ups))
+            _store_hidden(result, row, column, gate.of_usual(gates, ups))
         return
     # Lanes below have four gates, those above their ups.
     var upper, below = divmod(lane, UInt32(HALF_LANES))
@@ -124,7 +124,7 @@ def store_hidden(to: TileOfC, row: UInt32, lane: UInt32, sums: SIMD[DType.float3
     var ups = theirs if upper == 0 else mine
     var column = first + upper * UInt32(LANE_HIDDEN)
     if column < result.columns:
-        _store_hidden(result, row, column, gate.of_usual[divides=True](gates, ups))
+        _store_hidden(result, row, column, gate.of_usual(gates, ups))
 
 
 @always_inline

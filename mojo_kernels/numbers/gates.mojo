@@ -18,6 +18,7 @@ here feeds an addition but in a fused operation, so nothing is left for a compil
 machine gives the same bits. NaN stays NaN.
 """
 
+from std.math import isnan
 from std.memory import bitcast
 from std.utils.numerics import inf
 
@@ -27,10 +28,10 @@ from .quotients import divided
 comptime INFINITY = inf[DType.float32]()
 """A limit that is none."""
 comptime _NONE = inf[DType.float64]()
-comptime MOST_ALPHA = Float32(1 << 64)
-"""Up to which alpha quotients are right: where 1 + e is neither 1 nor 2, x is not below 2**-102."""
+comptime MOST_CAP = Float32(1 << 64)
+"""Of situ: numbers over it, and it over 1, are regular."""
 comptime LARGEST_EXPONENT = Float32(87)
-"""The largest x whose exp(-x) is regular; beyond, sigmoid(-x) is taken for 0."""
+"""The largest x whose exp(-x) is regular; beyond, sigmoid(x) is taken for 1, and sigmoid(-x) for 0."""
 comptime _TANH_EXPONENT = Float32(32)
 """From which x on exp(-x) - 1 is -1."""
 comptime GELU_ALPHA = 1.5957691216057307118
@@ -66,7 +67,7 @@ comptime GATES = [
     GateRow("silu", True, False, "limit", _NONE, "alpha", 1, _NONE),
     GateRow("swiglu_step", True, False, "limit", 7, "", 1, _NONE),
     GateRow("gelu_tanh", True, False, "limit", _NONE, "", 1, _NONE),
-    GateRow("situ", True, False, "linear_beta", 25, "beta", 4, Float64(MOST_ALPHA)),
+    GateRow("situ", True, False, "linear_beta", 25, "beta", 4, Float64(MOST_CAP)),
     GateRow("relu2", False, False, "", _NONE, "", 1, _NONE),
 ]
 """The activations; the position is the code of bindings."""
@@ -123,31 +124,6 @@ struct Gate(TrivialRegisterPassable):
         """Returns how many sums make so many hidden numbers: rows of the weights."""
         return 2 * hidden if self.is_there() else hidden
 
-    def has_quotients(self) -> Bool:
-        """Says whether `of_finite` gives the bits of `of`."""
-        return self.alpha <= MOST_ALPHA
-
-    @always_inline
-    def of_finite[
-        width: SIMDLength
-    ](self, gate: SIMD[DType.float32, width], up: SIMD[DType.float32, width]) -> SIMD[
-        DType.float32, width
-    ]:
-        """Returns the hidden numbers without a division, for gates that have such quotients.
-
-        What is not finite stays so, but it may be another such number.
-        """
-        return self._of[divides=False](gate, up)
-
-    @always_inline
-    def of[
-        width: SIMDLength
-    ](self, gate: SIMD[DType.float32, width], up: SIMD[DType.float32, width]) -> SIMD[
-        DType.float32, width
-    ]:
-        """Returns the hidden numbers."""
-        return self._of[divides=True](gate, up)
-
     @always_inline
     def of_sums[
         width: SIMDLength, //
@@ -160,40 +136,49 @@ struct Gate(TrivialRegisterPassable):
         return positive * positive
 
     @always_inline
-    def _of[
-        width: SIMDLength, //, divides: Bool
+    def of[
+        width: SIMDLength, //
     ](self, gate: SIMD[DType.float32, width], up: SIMD[DType.float32, width]) -> SIMD[
         DType.float32, width
     ]:
+        """Returns the hidden numbers."""
         comptime F32 = SIMD[DType.float32, width]
         if self.is_usual():
-            return self.of_usual[divides](gate, up)
+            return self.of_usual(gate, up)
         if self.code == Self.SITU:
-            var sigmoids = _sigmoid_times[divides](capped(gate, self.alpha), gate)
-            return capped(up, self.limit) * sigmoids
+            return capped(up, self.limit) * _sigmoid_times(capped(gate, self.alpha), gate)
         var limit = F32(self.limit)
         if self.code == Self.SWIGLU_STEP:
-            var product = _sigmoid_times[divides](gate, gate)
+            var product = _sigmoid_times(gate, gate)
             return _clamped(up, limit) * product.gt(limit).select(limit, product)
         var low = gate.gt(limit).select(limit, gate)
         var square = low * low
         square = square.gt(_LARGEST_SQUARE).select(F32(_LARGEST_SQUARE), square)
         var z = low * square.fma(F32(GELU_ALPHA * GELU_CUBIC), F32(GELU_ALPHA))
-        return _clamped(up, limit) * _sigmoid_times[divides](low, z)
+        return _clamped(up, limit) * _sigmoid_times(low, z)
 
     @always_inline
     def of_usual[
-        width: SIMDLength, //, divides: Bool
+        width: SIMDLength, //
     ](self, gate: SIMD[DType.float32, width], up: SIMD[DType.float32, width]) -> SIMD[
         DType.float32, width
     ]:
-        """Returns those of swiglu_oai and silu; without a division as `of_finite` does."""
+        """Returns those of swiglu_oai and silu."""
         var limit = SIMD[DType.float32, width](self.limit)
         # A NaN is not above a limit, and stays.
         var low = gate.gt(limit).select(limit, gate)
+        return self.times_up(_sigmoid_times(low, low * self.alpha), _clamped(up, limit))
+
+    @always_inline
+    def times_up[
+        width: SIMDLength, //
+    ](self, gated: SIMD[DType.float32, width], up: SIMD[DType.float32, width]) -> SIMD[
+        DType.float32, width
+    ]:
+        """Returns `gated * (up + 1)` of swiglu_oai, `gated * up` of silu, rounded once."""
         # -0 changes no number.
-        var one = Float32(1) if self.code == Self.SWIGLU_OAI else Float32(-0.0)
-        return (_clamped(up, limit) + one) * _sigmoid_times[divides](low, low * self.alpha)
+        var is_oai = self.code == Self.SWIGLU_OAI
+        return up.fma(gated, gated if is_oai else SIMD[DType.float32, width](-0.0))
 
 
 @always_inline
@@ -205,37 +190,38 @@ def _clamped[
 
 @always_inline
 def _sigmoid_times[
-    width: SIMDLength, //, divides: Bool
+    width: SIMDLength, //
 ](x: SIMD[DType.float32, width], z: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
-    """Returns `x * sigmoid(z)` for z of the sign of x.
+    """Returns `x * sigmoid(z)`: x / (1 + exp(-z)); x or 0 * x beyond `LARGEST_EXPONENT`."""
+    var far = z.lt(0).select(x * 0, x)
+    return abs(z).gt(LARGEST_EXPONENT).select(far, near_sigmoid_times(x, z))
 
-    With e = exp(-|z|) it is x / (1 + e), or x * e / (1 + e) below zero: nothing overflows.
-    """
-    var e = exp_of_minus(abs(z))
-    var n = x.lt(0).select(x * e, x)
-    comptime if divides:
-        return n / (1 + e)
-    else:
-        return divided(n, 1 + e)
+
+@always_inline
+def near_sigmoid_times[
+    width: SIMDLength, //
+](x: SIMD[DType.float32, width], z: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
+    """Returns `x * sigmoid(z)` for |z| up to `LARGEST_EXPONENT`; anything beyond; NaN for NaN."""
+    return divided(x, 1 + _near_exp_of_minus(z))
+
+
+@always_inline
+def _near_exp_of_minus[
+    width: SIMDLength, //
+](x: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
+    """Returns the bits of exp(-x) for |x| up to `LARGEST_EXPONENT`."""
+    var slope, r, n = _exp_slope(x)
+    var power = slope.fma(r, SIMD[DType.float32, width](1))
+    var bits = bitcast[DType.uint32, width](power) + (n << UInt32(F32_MANTISSA_BITS))
+    return bitcast[DType.float32, width](bits)
 
 
 @always_inline
 def exp_of_minus[width: SIMDLength](x: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
     """Returns `exp(-x)` for x >= 0 to a unit in the last place; 0 beyond `LARGEST_EXPONENT`."""
-    var power, exponent = exp_parts(x)
-    var scale = bitcast[DType.float32, width](
-        (exponent + UInt32(F32_EXPONENT_BIAS)) << UInt32(F32_MANTISSA_BITS)
-    )
-    return x.gt(LARGEST_EXPONENT).select(SIMD[DType.float32, width](0), power * scale)
-
-
-@always_inline
-def exp_parts[
-    width: SIMDLength
-](x: SIMD[DType.float32, width]) -> Tuple[SIMD[DType.float32, width], SIMD[DType.uint32, width]]:
-    """Returns exp(r) and n, its low 9 bits alone, of exp(-x) = 2**n * exp(r) for x >= 0."""
-    var slope, r, n = _exp_slope(x)
-    return (slope.fma(r, SIMD[DType.float32, width](1)), n)
+    var is_far = x.gt(LARGEST_EXPONENT)
+    var e = is_far.select(SIMD[DType.float32, width](0), _near_exp_of_minus(x))
+    return isnan(x).select(x, e)
 
 
 @always_inline
@@ -267,9 +253,10 @@ def _exp_slope[
 ](x: SIMD[DType.float32, width]) -> Tuple[
     SIMD[DType.float32, width], SIMD[DType.float32, width], SIMD[DType.uint32, width]
 ]:
-    """Returns s, r and n, its low 9 bits alone, of exp(-x) = 2**n * (1 + s * r) for x >= 0.
+    """Returns s, r and n, its low 9 bits alone, of exp(-x) = 2**n * (1 + s * r).
 
-    With n = round(-x / ln 2) is |r| <= ln 2 / 2: a Taylor polynomial.
+    With n = round(-x / ln 2) is |r| <= ln 2 / 2: of 1 + r + r**2 / 2 + .. to degree 6 that which is
+    nearest there, within 2**-28.
     """
     comptime F32 = SIMD[DType.float32, width]
     comptime MINUS_LOG2_E = Float32(-1.44269504088896340736)
@@ -278,19 +265,13 @@ def _exp_slope[
     # ln 2 in two parts; the first has few bits.
     comptime LN2_HIGH = Float32(0.693145751953125)
     comptime LN2_LOW = Float32(1.42860682030941723212e-6)
-    comptime DEGREE = 7
+    comptime OF_SLOPE = [1.3863775e-3, 8.367489e-3, 4.1667238e-2, 0.16666535, 0.5, 1.0]
 
     var shifted = x.fma(F32(MINUS_LOG2_E), F32(SHIFTER))
     var n = shifted - SHIFTER
     var r = n.fma(F32(-LN2_LOW), n.fma(F32(-LN2_HIGH), -x))
-    var slope = F32(_inverse_factorial(DEGREE))
-    comptime for i in range(DEGREE - 1):
-        slope = slope.fma(r, F32(_inverse_factorial(DEGREE - 1 - i)))
+    var slope = F32(0)
+    comptime for i in range(len(OF_SLOPE)):
+        comptime coefficient = Float32(OF_SLOPE[i])
+        slope = F32(coefficient) if i == 0 else slope.fma(r, F32(coefficient))
     return (slope, r, bitcast[DType.uint32, width](shifted))
-
-
-def _inverse_factorial(n: Int) -> Float32:
-    var factorial = 1
-    for i in range(2, n + 1):
-        factorial *= i
-    return Float32(1.0 / Float64(factorial))

@@ -1,18 +1,14 @@
 """Quotients without a division a number, by multiplications and additions, fused.
 
-By numbers from 1 to 2:
+By numbers from 1 to 1.5 * 2**125, of which 1 + exp(87) is one, to hardly more than half a unit in
+the last place:
 
-    reciprocal(d)    a polynomial of d, refined: about within a relative error of 2**-23 / d**2
-    q = n / d        n * reciprocal, refined twice by what is missing: the nearest float32
+    y = MAGIC - d    of their bits: d * y is within 0.94 .. 1.06, whatever the exponent
+    y * (w**2 + A)   with w = K - d * y, the best such polynomial there: within 3.3e-5 of 1 / d
+    q = n / d        n * y, refined once by what is missing, which squares that
 
-Hardware divisions care for divisors of any size, GPUs with a dozen instructions for each number;
-these are of vectors throughout. Why the last refinement rounds as a division does: with
-y = reciprocal(d), what is missing, n - d * q, is exact where q is within some units in the last
-place. So q + (n - d * q) * y is, before it is rounded, off by |q - n / d| * |1 - d * y|. After one
-refinement q is off by little more than half a unit, so that is less than 2**-24 / d units. But no
-quotient of two float32 is closer than that to the middle of two neighbours: n - d * middle is not
-zero, and a multiple of 2**-24 units. The tests look at every d, and for the few whose reciprocal
-is too close to that bound at every n.
+Every machine gives the same bits; hardware divisions care for divisors of any size, GPUs with a
+dozen instructions for each number.
 """
 
 from std.memory import bitcast
@@ -21,39 +17,24 @@ from .elements import Element
 
 
 @always_inline
-def reciprocal[width: SIMDLength](d: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
-    """Returns about `1 / d` of 1 <= d <= 2.
-
-    The polynomial of degree 3 that is best there, 1 - d * p(d) = T4(2d - 3) / 577, and two steps
-    of Newton's, which square that. The first one aims somewhat higher, so that around 2, where the
-    bound is narrowest, the second one begins within a unit in the last place, and above 1 / d:
-    from below it would not leave 0.5 for the number behind it.
-    """
-    comptime F32 = SIMD[DType.float32, width]
-    comptime OVER = 577.0
-    comptime AIM = Float32(1 + 26.0 / (1 << 23))
-    var y = d.fma(F32(-128.0 / OVER), F32(768.0 / OVER))
-    y = d.fma(y, F32(-1696.0 / OVER))
-    y = d.fma(y, F32(1632.0 / OVER))
-    y = y.fma(d.fma(-y, F32(AIM)), y)
-    return y.fma(d.fma(-y, F32(1)), y)
-
-
-@always_inline
 def divided[
     width: SIMDLength
 ](n: SIMD[DType.float32, width], d: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
-    """Returns `n / d`, rounded to nearest even, of 1 <= d <= 2.
+    """Returns `n / d` of 1 <= d <= 1.5 * 2**125 to 0.52 units in the last place, exactly of d = 1.
 
-    If |n| < 2**-102 only for d of 1 and 2, and for zeros. Where n is not finite neither is this.
+    Below 2**-100 to a whole one, as what is missing is subnormal. Where n is not finite neither is
+    this.
     """
-    var y = reciprocal(d)
+    comptime F32 = SIMD[DType.float32, width]
+    comptime MAGIC = UInt32(0x7EF33400)
+    comptime K, A = Float32(1.5009612), Float32(0.7490391)
+    var near = bitcast[DType.float32, width](MAGIC - bitcast[DType.uint32, width](d))
+    var w = d.fma(-near, F32(K))
+    var y = near * w.fma(w, F32(A))
     var q = n * y
-    comptime for _ in range(2):
-        # What q has too much: where it has nothing, zeros keep their sign.
-        var excess = d.fma(q, -n)
-        q = (-excess).fma(y, q)
-    return q
+    # What q has too much: where it has nothing, zeros keep their sign.
+    var excess = d.fma(q, -n)
+    return (-excess).fma(y, q)
 
 
 @fieldwise_init

@@ -239,7 +239,7 @@ def gate_quantize[
     var call, gate = given.call, given.gate
     var aligned = given.is_aligned(VECTOR_BYTES)
     var is_made = is_nvidia and aligned and Int32(call.dtype) == BFLOAT16
-    is_made = is_made and gate.is_usual() and gate.has_quotients()
+    is_made = is_made and gate.is_usual()
     comptime for made in MADE:
         comptime if is_nvidia or made == DType.float32:
             if is_made == (made == DType.bfloat16):

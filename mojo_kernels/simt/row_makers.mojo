@@ -134,8 +134,7 @@ struct GatedRows[made: DType](RowMaker):
     @always_inline
     def _of(self, gate: Gate, gates: Floats, ups: Floats) -> Floats:
         comptime if Self.made == DType.bfloat16:
-            # What is not finite makes a block NaN, whichever it is.
-            return gate.of_usual[divides=False](gates, ups)
+            return gate.of_usual(gates, ups)
         else:
             var halves = StaticTuple[Chunk, 2]()
             comptime for i in range(2):

@@ -59,12 +59,14 @@ ARM64_CPUS = {"generic": "generic", "dotprod": "neoverse-n1", "i8mm": "neoverse-
 """One of each kind of ARM64 processors."""
 USERS_OF_THE_CPU = (
     *("bench/", "cpu/", "distributed/", "hip/", "hopper/", "max_graph/", "numerics/", "python/"),
-    *("cdna4/test_experts", "house/test_readme", "house/test_docs", "house/test_wheel"),
+    *("cdna4/test_experts", "gfx950/test_sharing_mut", "house/test_readme", "house/test_docs"),
+    "house/test_wheel",
     *("ptx/", "serving/"),
 )
 USERS_OF_PLANS = (
     *("bench/", "cdna4/test_assembly", "cdna4/test_decode", "cdna4/test_experts", "hip/"),
-    *("hopper/", "house/", "max_graph/test_gfx950", "python/test_cli", "python/test_explain"),
+    *("gfx950/test_sharing_mut", "hopper/", "house/", "max_graph/test_gfx950"),
+    *("python/test_cli", "python/test_explain"),
 )
 CPU_LEVEL = "cpu/level"
 """The module of this CPU, which the package finds by itself: without it, it would compile parts."""
@@ -187,7 +189,7 @@ ARTEFACTS = (
     catalogue("cdna4/wide", deep=True),
     catalogue("cdna4/quantize_wide", deep=True),
     catalogue("cdna4/fp8", "cdna4/test_fp8", "gfx950/test_sharing_mut", deep=True),
-    catalogue("cdna4/columns", "cdna4/test_columns", deep=True),
+    catalogue("cdna4/columns", "cdna4/test_columns", "gfx950/test_sharing_mut", deep=True),
     catalogue("cdna4/floats", "cdna4/test_floats", deep=True),
     catalogue("cdna4/prefill", "cdna4/", "gfx950/test_sharing_mut"),
     catalogue("cdna4/prefill_types", "cdna4/", deep=True),
@@ -195,7 +197,7 @@ ARTEFACTS = (
     catalogue("cdna4/middle", deep=True),
     catalogue("cdna4/middle_wide", deep=True),
     catalogue("cdna4/quantize", "cdna4/", "gfx950/test_sharing_mut"),
-    catalogue("cdna4/experts", deep=True),
+    catalogue("cdna4/experts", "cdna4/", "gfx950/test_sharing_mut", deep=True),
     catalogue("cdna4/encode"),
     catalogue("bench/small", "bench/test_gfx950", imports=(kernels.HERE,)),
     Artefact("bench/ours", lambda: kernels.catalogue_build("ours"), ("bench/",), deep=True),

@@ -85,32 +85,43 @@ def run(
     workgroups: int | None = None,
     **options,
 ) -> list:
-    """Runs launches one after another; raises on hazards.
+    """Runs launches one after another; raises on hazards."""
+    found = []
+    for launch in launches:
+        made = bound(launches, launch, operands, workspace, workgroups)
+        found.append(gfx950.run(kernel(launch["text"]), *made, **options).raise_on_hazards())
+    return found
+
+
+def bound(
+    launches,
+    launch: dict,
+    operands: dict,
+    workspace: np.ndarray | None = None,
+    workgroups: int | None = None,
+) -> tuple:
+    """Returns grid, threads and arguments of one of the launches of a layer.
 
     A place in the workspace ends where the next one begins; scales that a launch encodes lie in
     the place of their codes, for the launches that read both. Products of codes have so many
     `workgroups`, if told, instead of as many as the chip has room for.
     """
-    places = {place for launch in launches for place in places_of(launch)}
-    found = []
-    for launch in launches:
-        arguments, grid = list(launch["arguments"]), launch["grid"]
-        scales = {arguments[2][0]} if is_quantization(launch) else set()
-        ends = [*sorted(places | scales), None]
-        if workgroups and len(arguments) in WORKGROUPS:
-            arguments[WORKGROUPS[len(arguments)]], grid = workgroups, (workgroups, 1, 1)
-        args = []
-        for argument in arguments:
-            if isinstance(argument, tuple):
-                end = ends[ends.index(argument[0]) + 1]
-                args.append(workspace[argument[0] : end])
-            elif isinstance(argument, str):
-                args.append(operands[argument])
-            else:
-                args.append(np.int32(argument))
-        run = gfx950.run(kernel(launch["text"]), grid, launch["threads"], args, **options)
-        found.append(run.raise_on_hazards())
-    return found
+    arguments, grid = list(launch["arguments"]), launch["grid"]
+    places = {place for one in launches for place in places_of(one)}
+    scales = {arguments[2][0]} if is_quantization(launch) else set()
+    ends = [*sorted(places | scales), None]
+    if workgroups and len(arguments) in WORKGROUPS:
+        arguments[WORKGROUPS[len(arguments)]], grid = workgroups, (workgroups, 1, 1)
+    args = []
+    for argument in arguments:
+        if isinstance(argument, tuple):
+            end = ends[ends.index(argument[0]) + 1]
+            args.append(workspace[argument[0] : end])
+        elif isinstance(argument, str):
+            args.append(operands[argument])
+        else:
+            args.append(np.int32(argument))
+    return grid, launch["threads"], args
 
 
 def places_of(launch: dict) -> set[int]:
@@ -202,19 +213,24 @@ class Layer:
         kinds = self.ids.dtype.itemsize, weights, *gate_of(self.gate)
         return launches_of(program(), self.name, (*sizes, *kinds))
 
+    def operands(self) -> dict:
+        """Returns what the launches are given, by name; results begin as NaN."""
+        first, second = ("w_codes", "w_scales", "bias"), ("down_codes", "down_scales", "down_bias")
+        return {
+            **dict(zip(first, self.gate_up.stored(), strict=True)),
+            **dict(zip(second, self.down.stored(), strict=True)),
+            "x": self.x, "ids": self.ids, "weights": self.weights,
+            "c": np.full(self.x.shape, np.nan, NUMPY_DTYPES[types_of(self.name).out]),
+            "none": np.zeros(0, np.uint8),
+        }  # fmt: skip
+
     def run(self, **options) -> Parts:
         """Runs the layer; returns what each of its launches computed."""
         launches, num_bytes = self.launches()
-        (tokens, width), count, inner = self.x.shape, len(self.down.codes), self.down.k
+        width, count, inner = self.x.shape[1], len(self.down.codes), self.down.k
         workspace = np.full(num_bytes, 0xA5, np.uint8)
-        y = np.full((tokens, width), np.nan, NUMPY_DTYPES[types_of(self.name).out])
-        first, second = ("w_codes", "w_scales", "bias"), ("down_codes", "down_scales", "down_bias")
-        operands = {
-            **dict(zip(first, self.gate_up.stored(), strict=True)),
-            **dict(zip(second, self.down.stored(), strict=True)),
-            "x": self.x, "ids": self.ids, "weights": self.weights, "c": y,
-            "none": np.zeros(0, np.uint8),
-        }  # fmt: skip
+        operands = self.operands()
+        y = operands["c"]
         run(launches, operands, workspace, **options)
         if not self.slots():
             return Parts(y)
@@ -250,12 +266,7 @@ class Layer:
         launches, num_bytes = apart.launches()
         gates = len(launches) // 2
         workspace = np.full(num_bytes, 0xA5, np.uint8)
-        first = dict(zip(("w_codes", "w_scales", "bias"), self.gate_up.stored(), strict=True))
-        operands = {
-            **first, "x": self.x, "ids": self.ids, "weights": self.weights,
-            "none": np.zeros(0, np.uint8),
-        }  # fmt: skip
-        run(launches[:gates], operands, workspace, check=False)
+        run(launches[:gates], self.operands(), workspace, check=False)
         shape = self.slots(), self.gate_up.codes.shape[1]
         return part_of(workspace, launches[gates]["arguments"][0], np.float32, *shape)
 

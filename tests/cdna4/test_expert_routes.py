@@ -3,11 +3,14 @@
 Test_experts.py has the claims about whole layers.
 """
 
+import re
+
 import numpy as np
 import pytest
 
 import oracle
 from tests.cdna4 import expert_layers as layers
+from tests.gfx950.test_lanes import LANES_OF
 
 pytestmark = pytest.mark.deep
 
@@ -16,11 +19,16 @@ BLOCK = 32
 FLOAT32 = 2
 
 
-def routed(ids: np.ndarray, count: int, **options) -> tuple[np.ndarray, ...]:
-    """Runs the first launch of a layer; returns sizes, tokens and places."""
+def launches_of(ids: np.ndarray, count: int) -> tuple[list, int]:
+    """Returns the launches of a small layer, and the bytes of their workspace."""
     sizes = *ids.shape, BLOCK, BLOCK, count, ids.dtype.itemsize, FLOAT32
     gate = layers.gate_of(layers.FUSED)
-    launches, num_bytes = layers.launches_of(layers.program(), NAME, (*sizes, *gate))
+    return layers.launches_of(layers.program(), NAME, (*sizes, *gate))
+
+
+def routed(ids: np.ndarray, count: int, **options) -> tuple[np.ndarray, ...]:
+    """Runs the first launch of a layer; returns sizes, tokens and places."""
+    launches, num_bytes = launches_of(ids, count)
     workspace = np.full(num_bytes, 0xA5, np.uint8)
     layers.run(launches[:1], {"ids": ids}, workspace, **options)
     lengths = count, ids.size, ids.size
@@ -85,3 +93,14 @@ def test_routes_are_the_same_for_any_order_of_waves(rng, tokens):
 
 def test_routes_of_experts_of_which_most_have_no_slot(rng):
     assert_sorted(drawn(rng, 5, 8, 200, np.int64), 200)
+
+
+def test_lanes_meet_by_instructions_that_are_claimed_one_by_one():
+    [sort, *_], _ = launches_of(np.zeros((4, 2), np.int64), 4)
+    controls = r"(?:.* (row_(?!mask)\w+|quad_perm|wave_\w+):(\d+))?"
+    moving = re.compile(r"\t(v_\w*(?:lane|mbcnt|dpp)\w*|ds_\w*(?:permute|swizzle)\w*)" + controls)
+    found: dict[str, set[int]] = {}
+    for name, control, number in moving.findall(sort["text"]):
+        numbers = found.setdefault(f"{name} {control}".strip(), set())
+        numbers |= {int(number)} if number else set()
+    assert found == LANES_OF

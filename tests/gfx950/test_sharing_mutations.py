@@ -170,7 +170,7 @@ class Subject:
         return bool(owners)
 
 
-PARTS = {"choices": 1, "decode": 2, "fp8": 2, "prefill": 4}
+PARTS = {"choices": 1, "columns": 2, "decode": 2, "experts": 2, "fp8": 2, "prefill": 4}
 """Into how many tests the kernels of a program are dealt."""
 
 

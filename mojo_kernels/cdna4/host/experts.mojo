@@ -16,7 +16,7 @@ from ..chip import CUS, TILE, WORD_BYTES
 from ..streaming.shape import StreamingShape
 from ..arguments import OrderedRows
 from ..moe_shape import code_bytes, encoded_bytes, list_bytes, record_bytes, scale_bytes
-from ..moe_shape import is_fused, stores_codes, tiled_bytes
+from ..moe_shape import is_fused, tiled_bytes
 from ..prologue.shape import lies_by_tiles
 from ..interleaved.shape import InterleavedShape, slices_of
 from ..types import Formats, KEPT, ProductTypes, float_bytes
@@ -235,7 +235,6 @@ struct LayerMemory(TrivialRegisterPassable):
         var hidden = align_up(sizes + problem.gate_up.count * WORD_BYTES, ALIGNMENT)
         var encodes = types.encodes_before(slots, problem.gate_up.count)
         var gates = is_fused(problem.gate)
-        encodes &= not gates or stores_codes(problem.gate)
         var orders = encodes and types.orders(slots, problem.gate_up.count)
         var experts = problem.gate_up.count
         var hidden_bytes = slots * problem.inner * float_bytes(types.x)

@@ -5,7 +5,6 @@
     decode_pair        two codes to bfloat16 or float32, by the hardware's converter
     decode_e4m3        two codes of eight bits to float32, by another
     maximum, minimum   chains of them become three-operand instructions
-    times_magnitude    a product that takes no instruction for the magnitude
     mantissa_of, ..    floats taken apart, and multiplied by powers of two
 """
 
@@ -163,24 +162,6 @@ def minimum[
 ](a: SIMD[dtype, width], b: SIMD[dtype, width]) -> SIMD[dtype, width]:
     """Returns the smaller lanes; NaN if either is. Chains become three-operand instructions."""
     return llvm_intrinsic["llvm.minimum", SIMD[dtype, width], has_side_effect=False](a, b)
-
-
-@always_inline
-def times_magnitude[
-    width: SIMDLength
-](x: SIMD[DType.float32, width], factor: Float32) -> SIMD[DType.float32, width]:
-    """Returns `abs(x) * factor`, the same factor for all lanes.
-
-    One by one: an instruction for two numbers has no magnitudes, which would be computed before.
-    """
-    comptime if not is_gpu():
-        return abs(x) * factor
-    var product = SIMD[DType.float32, width]()
-    comptime for i in range(width):
-        product[i] = inlined_assembly[
-            "v_mul_f32_e64 $0, |$1|, $2", Float32, constraints="=v,v,s", has_side_effect=False
-        ](x[i], factor)
-    return product
 
 
 @always_inline

@@ -148,7 +148,7 @@ def gemm_interleaved[
     loop.start()
 
     comptime if IS_GROUPED:
-        var gate = QuickGate(loaded(rebind[Float32](limit)), loaded(rebind[Float32](alpha)))
+        var gate = QuickGate.of_oai(loaded(rebind[Float32](limit)), loaded(rebind[Float32](alpha)))
         _multiply_tiles[types, rounding](
             loop, product, tiles, tile, names, bias_here, loaded(result), gate, m,
             loaded(rebind[Int32](workgroups)), wave, lane,

@@ -29,7 +29,7 @@ from ..instructions.lds import read_sixes, read_word, words_at
 from ..instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, Sums
 from ..instructions.matrix import WordTile, multiply_codes, multiply_tiles
 from ..instructions.memory import scalar_here
-from ..instructions.vector import chosen_bytes, here, zero_of_a_branch
+from ..instructions.vector import chosen_bytes, here, zeros_of_a_branch
 from ..operands.memory import View, quotient, remainder
 from ..operands.shared import SharedRows, fetch_bytes, place_of_sixes, store_last
 from ..operands.tiles import exchanged
@@ -527,10 +527,8 @@ struct InterleavedLoop[
         """Sets the sums to zero here, where there is time, not at the loop."""
         comptime for m_tile in range(Self.shape.m_tiles):
             comptime for n_tile in range(Self.shape.n_tiles):
-                var zeros = Sums(0)
-                comptime for i in range(SUMS):
-                    zeros[i] = bitcast[DType.float32](zero_of_a_branch())
-                self.sums[m_tile, n_tile] = zeros
+                var low, high = zeros_of_a_branch(), zeros_of_a_branch()
+                self.sums[m_tile, n_tile] = bitcast[DType.float32, SUMS](low.join(high))
         comptime for place in range(IN_FLIGHT if Self.HAS_FLOATS else 0):
             self.products[place] = 0
             self.factors[place] = 0

@@ -125,7 +125,7 @@ def gemm_ping_pong[
             bytes_of(a), scales, m, bytes_of(w_codes), bytes_of(w_scales),
             rebind[Int32](codes_step), rebind[Int32](scales_step), n, quotient[BLOCK](k), wave,
         )  # fmt: skip
-        var gate = QuickGate(rebind[Float32](limit), rebind[Float32](alpha))
+        var gate = QuickGate.of_oai(rebind[Float32](limit), rebind[Float32](alpha))
         comptime Result = GroupedResult[types, m_tiles, k_tail, grouping, rounding]
         var out = Result.of(result, rebind[Output[DType.uint8]](result_scales), bias, gate)
         var most = rebind[Int32](most_tiles)

@@ -148,14 +148,13 @@ struct _GatedRows[of: DType, interleaved: Bool, is_usual: Bool](_Rows):
             var both = gates.join(ups).deinterleave()
             gates, ups = both[0], both[1]
         comptime if Self.is_usual:
-            var quick = QuickGate(self.gate.limit, self.gate.alpha)
-            var one = Float32(1) if self.gate.code == Gate.SWIGLU_OAI else Float32(-0.0)
+            var quick = QuickGate(self.gate)
             if self.gate.limit == INFINITY:
-                return rounded[Self.dtype](quick.of[has_limit=False](gates, ups, one))
-            return rounded[Self.dtype](quick.of(gates, ups, one))
+                return rounded[Self.dtype](quick.of[has_limit=False](gates, ups))
+            return rounded[Self.dtype](quick.of(gates, ups))
         else:
             if self.gate.is_there():
-                return rounded[Self.dtype](self.gate.of_finite(gates, ups))
+                return rounded[Self.dtype](self.gate.of(gates, ups))
             return rounded[Self.dtype](self.gate.of_sums(gates))
 
 

@@ -8,7 +8,6 @@ from std.math import ceildiv
 from ...calls import GateQuantizeCall, HadamardQuantizeCall, NormQuantizeCall
 from ...numbers.floats import float_code
 from ...numbers.formats import FORMATS, Format
-from ...numbers.gates import Gate
 from ...numbers.norms import Rounds, SEGMENT
 from ..chip import PIECE_BYTES
 from ..types import has_quantizers
@@ -41,11 +40,9 @@ def takes(given: NormQuantizeCall) -> Bool:
 
 def takes(given: GateQuantizeCall) -> Bool:
     """Says whether a kernel takes gates and ups."""
-    var call, gate = given.call, given.gate
-    # Its limit makes numbers of infinite gates, which `of_finite` does not keep apart from NaN.
-    var has_finite = gate.has_quotients() and gate.code != Gate.SWIGLU_STEP
+    var call = given.call
     var fits = max(call.row_stride, given.up_stride) <= MAX_STRIDE
-    return fits and has_finite and _has_kernels(call.format) and given.is_aligned(PIECE_BYTES)
+    return fits and _has_kernels(call.format) and given.is_aligned(PIECE_BYTES)
 
 
 def takes(given: HadamardQuantizeCall) -> Bool:

@@ -160,7 +160,7 @@ struct Fallback(TrivialRegisterPassable):
                 if result.has_bias():
                     gated += result.bias_of[1](Int(of_gate))[0]
                     up += result.bias_of[1](Int(of_up))[0]
-                var number = gate.of_usual[divides=True](
+                var number = gate.of_usual(
                     SIMD[DType.float32, 1](gated), SIMD[DType.float32, 1](up)
                 )
                 if lane == 0:

@@ -333,7 +333,7 @@ def hidden_of[
         if number < result.columns:
             gates += result.bias_of[1](Int(gate_row))[0]
             ups += result.bias_of[1](Int(up_row))[0]
-    return product.gate().of_usual[divides=False](gates, ups)
+    return product.gate().of_usual(gates, ups)
 
 
 @always_inline

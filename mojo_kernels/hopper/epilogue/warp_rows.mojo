@@ -208,7 +208,7 @@ def store_hidden_rows[
             var gates, ups = upper, lower
             if are_neighbours:
                 gates, ups = exchanged(upper, lower, is_even)
-            var numbers = gate.of_usual[divides=True](gates + of_gate, ups + of_up)
+            var numbers = gate.of_usual(gates + of_gate, ups + of_up)
             comptime for i in range(PASS_NUMBERS):
                 comptime octet, at = divmod(i, PAIR)
                 store_word(

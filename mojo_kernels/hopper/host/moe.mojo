@@ -221,8 +221,6 @@ def kernel_of(problem: ExpertsProblem) -> Kernel:
     var streams_first = _streams(left, slots, experts, slots, width, is_gated)
     if streams_first and _streams(left, slots, experts, slots, inner, False):
         return Kernel.STREAM
-    if is_gated and not problem.gate.has_quotients():
-        return Kernel.RS_BF16
     return _listed(left, max(width, inner), problem.dtype)
 
 

@@ -359,10 +359,10 @@ struct BatchEpilogue[CONFIG: StreamConfig](TrivialRegisterPassable):
         if self.half == 0:
             var gates, ups = mine.deinterleave()
             elements.store[QUAD // 2, QUAD // 2](
-                row, Int(weights_column // 2), gate.of_usual[divides=True](gates, ups)
+                row, Int(weights_column // 2), gate.of_usual(gates, ups)
             )
             return
         var ups = totals.slice[QUAD, offset=QUAD]()
         if self.result.has_bias():
             ups += self.result.bias_of[QUAD](column + Int(self.half))
-        elements.store[QUAD, QUAD](row, column, gate.of_usual[divides=True](mine, ups))
+        elements.store[QUAD, QUAD](row, column, gate.of_usual(mine, ups))
