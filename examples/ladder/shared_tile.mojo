@@ -509,8 +509,7 @@ def multiply_unscaled[
     first_row: Int = 0,
     first_column: Int = 0,
 ](sums: SumTile[rows, columns], a: Pieces[SLICES, m_tiles], w: Pieces[SLICES, n_tiles]):
-    """Multiplies both slices of FP8 or float16; adds to the tiles of `sums` from the named one on.
-    """
+    """Multiplies both slices, not of MXFP4; adds to the tiles of `sums` from the named one on."""
     comptime for slice in range(SLICES if format == F16 else 1):
         comptime for m in range(m_tiles):
             comptime for n in range(n_tiles):
