@@ -45,7 +45,7 @@ def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises 
     var choice = choice_of_portable(m, n, k, left_format, right_format)
     if choice.plan.kernel == Kernel.TILES:
         var factors = portable.factors_of(left_format, right_format, k)
-        var grid = portable.grid_of_tiles(m, n, portable.Cut.of(m, n, k), factors)
+        var grid = portable.grid_of_tiles(m, n, portable.Cut.of(m, n, k).beside(factors))
         return Explanation(choice, grid, portable.workspace_of_tiles(m, n, k))
     return Explanation(choice, portable.grid_of_warps(m, n), Workspace(0, 0))
 
