@@ -23,7 +23,13 @@ from bench.graph_timing import Graph
 from bench.peers import triton_kernels
 
 GPT_OSS_120B = Sizes(experts=128, active=4, hidden=2880, intermediate=2880)
-LAYERS = {"gpt-oss-20b": GPT_OSS_20B, "gpt-oss-120b": GPT_OSS_120B}
+LAYERS = {
+    "gpt-oss-20b": GPT_OSS_20B,
+    "gpt-oss-120b": GPT_OSS_120B,
+    "mixtral-8x7b": Sizes(experts=8, active=2, hidden=4096, intermediate=14336),
+    "qwen1.5-moe": Sizes(experts=60, active=4, hidden=2048, intermediate=1408),
+    "qwen3-30b": Sizes(experts=128, active=8, hidden=2048, intermediate=768),
+}
 TOKENS = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096
 BYTES_A_US = 4.0e6
 """What a copy reads and writes on an H200, each microsecond."""

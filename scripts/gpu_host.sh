@@ -4,7 +4,7 @@
 #   scripts/gpu_host.sh pack FOLDER    here: builds the modules, packs what they need (25 MB)
 #   scripts/gpu_host.sh test FOLDER    there, in a copy of the repository: the claims on the device
 #   scripts/gpu_host.sh portable FOLDER    there: the same of products, by the portable kernels
-#   scripts/gpu_host.sh sanitize FOLDER    there, minutes: no read or write outside an operand (memcheck)
+#   scripts/gpu_host.sh sanitize FOLDER    there, minutes: no access outside an operand (memcheck), none that races
 #   scripts/gpu_host.sh check FOLDER FILE    there, half a minute: how good Hopper's choice of plan is
 #   scripts/gpu_host.sh nvfp4 FOLDER FILE    there, a minute: what NVFP4 weights take beside MXFP4
 #   scripts/gpu_host.sh bench FOLDER RESULTS COMMIT    there: tables, CSV and plot, to folder RESULTS
@@ -24,6 +24,36 @@ TESTS=(hopper/test_cuda{,_fp8,_bytes,_experts,_nvfp4}.py simt/test_cuda{,_tiles}
     python/test_{ops_inputs,experts}.py)
 SANITIZED=${SANITIZED:-short_k or derived_bound or pair_of_formats}
 PORTABLE_TESTS=(simt/test_cuda_tiles.py numerics/test_{matmul,weight_only,fp8,fuzz}.py)
+
+# A small call of each of Hopper's kernels and of the portable ones, for racecheck, which is slow.
+RACED='
+import torch, mx_kernels as mx
+from mx_kernels._core.cuda import CUDA
+torch.set_default_device("cuda")
+def weights(format, n, k, *lead):
+    return mx.quantize(torch.randn(*lead, n, k), format=format)
+def run(plan, m, right, mode, k=544):
+    CUDA.plan = plan
+    w = weights(right, 160, k)
+    mx.linear(torch.randn(m, k).bfloat16(), w if plan == "portable" else w.preshuffle(device="cuda"), activations=mode)
+for mode in ("bf16", "mxfp4"):
+    for plan, m in (("stream 8x32 splitK2", 5), ("stream 32x64", 20), ("rs_bf16 64x128 splitK2", 33),
+                    ("rs_bf16 256x128", 300), ("rs_bf16 128x128 streamK", 300), ("portable", 100)):
+        run(plan, m, "mxfp4", mode)
+for plan in ("ss_bf16 128x128 prepared",):
+    run(plan, 200, "mxfp4", "bf16", 576)
+for m in (40, 300, 2000):
+    for right, mode in (("mxfp4", "mxfp4"), ("mxfp4", "mxfp8"), ("mxfp8", "mxfp8"), ("fp8", "fp8"), ("nvfp4", "nvfp4")):
+        run("", m, right, mode)
+gate_up, down = (weights("mxfp4", *shape, 3).preshuffle(device="cuda") for shape in ((192, 96), (96, 96)))
+for tokens in (2, 20, 60, 300):
+    for mode in ("bf16", "mxfp4", "mxfp8"):
+        ids = torch.randint(3, (tokens, 2))
+        mx.moe(torch.randn(tokens, 96).bfloat16(), gate_up, down, ids, torch.rand(tokens, 2), activations=mode)
+gate_up, down = (weights("mxfp4", *shape, 2).preshuffle(device="cuda") for shape in ((10304, 96), (96, 5152)))
+mx.moe(torch.randn(5, 96).bfloat16(), gate_up, down, torch.randint(2, (5, 2)), torch.rand(5, 2), activations="bf16")
+torch.cuda.synchronize()
+'
 
 pack() {
     local lib built
@@ -59,7 +89,8 @@ case "${1:-}" in
     sanitize)  # each tensor is an allocation of its own, whose end memcheck knows
            enter "$2"
            PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 9 \
-               python3 -m pytest -q -k "$SANITIZED" tests/hopper ;;
+               python3 -m pytest -q -k "$SANITIZED" tests/hopper
+           compute-sanitizer --tool racecheck --error-exitcode 9 python3 -c "$RACED" ;;
     check) enter "$2"; python3 -m bench.cuda_tune check "$3" ;;
     nvfp4) enter "$2"; python3 -m bench.cuda_tune nvfp4 "$3" ;;
     bench) enter "$2"; BENCH_COMMIT=$4 python3 -m bench.run --target cuda --results "$3" ;;

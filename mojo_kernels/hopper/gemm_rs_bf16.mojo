@@ -363,7 +363,7 @@ struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassabl
         """Stores columns of a tile's row as float64 has them."""
         var w = self.product.weights(tile.group)
         comptime if Self.IS_LIST:
-            Fallback(self.a, w).store[Self.IS_GATED](
+            Fallback(self.a, w, 0, 0).store[Self.IS_GATED](
                 self.product.source(tile, row), to.part.half, to.gate, to.result, row, first, end
             )
         else:

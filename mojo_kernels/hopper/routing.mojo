@@ -28,6 +28,7 @@ from ..routing.sums import AT_ONCE, Numbers, SlotRows, add_slots_to
 from ..simt.arguments import Result
 from ..simt.host import VECTOR_BYTES
 from ..simt.views import flat_of, rows_of
+from ..tiles import in_registers
 from .host.moe import (
     GROUP_WORDS,
     LIST_THREADS as THREADS,
@@ -46,7 +47,7 @@ from .instructions.shared_memory import (
     store_quad,
     store_word,
 )
-from .shapes import WORD_BYTES
+from .shapes import MAX_K_PARTS, WORD_BYTES
 
 comptime NO_SOURCE = Int32(-1)
 """The source of a place that no row has."""
@@ -323,18 +324,47 @@ struct Places(KernelStruct):
 
 
 @fieldwise_init
+struct RowParts(TrivialRegisterPassable):
+    """Rows of sums over parts of K, [part, row, column]."""
+
+    var sums: DevicePointer[DType.float32]
+    var columns: Int
+    var rows: UInt32
+    """Of a part."""
+    var parts: UInt32
+
+    @always_inline
+    def sum(self, row: Int, column: Int) -> Numbers:
+        """Returns neighbours of a row, their parts added up in order."""
+        var total = self._load(row, column)
+        if self.parts > 1:
+            # All loads are on the way at once: those behind the last part repeat it.
+            var others = in_registers[DType.float32, NUMBERS, MAX_K_PARTS - 1]()
+            comptime for i in range(MAX_K_PARTS - 1):
+                var part = min(UInt32(i + 1), self.parts - 1)
+                others[i] = self._load(row + Int(part * self.rows), column)
+            comptime for i in range(MAX_K_PARTS - 1):
+                if UInt32(i + 1) < self.parts:
+                    total += others[i]
+        return total
+
+    @always_inline
+    def _load(self, row: Int, column: Int) -> Numbers:
+        var at = Coord(row, column)
+        return rows_of(self.sums, self.columns).load[width=NUMBERS, alignment=VECTOR_BYTES](at)
+
+
+@fieldwise_init
 struct TokenSlots(SlotRows):
     """The slots of a token, and the columns of a thread in their rows."""
 
     comptime BRANCHES = True
 
-    var rows: DevicePointer[DType.float32]
+    var rows: RowParts
     """Of all slots."""
     var places: Places
     var slots: Slots
     var token: Int
-    var columns: Int
-    """Of a row."""
     var column: Int
     """The thread's first."""
     var next_places: SIMD[DType.int32, AT_ONCE]
@@ -363,14 +393,16 @@ struct TokenSlots(SlotRows):
 
     @always_inline
     def load(self, place: Int32) -> Numbers:
-        var at = Coord(max(Int(place), 0), self.column)
-        return rows_of(self.rows, self.columns).load[width=NUMBERS, alignment=VECTOR_BYTES](at)
+        return self.rows.sum(max(Int(place), 0), self.column)
 
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(SUM_THREADS)))
-def add_slots(rows: DevicePointer[DType.float32], places: Places, slots: Slots, result: Result):
+def add_slots(
+    rows: DevicePointer[DType.float32], places: Places, slots: Slots, result: Result, parts: UInt32
+):
     """Adds up the rows of a token's slots; one of an expert that there is not makes it NaN.
 
+    Rows of slots may have several parts, which are added up before.
     The grid is (tokens, CTAs of a row).
     """
     if places.are_listed:
@@ -381,12 +413,15 @@ def add_slots(rows: DevicePointer[DType.float32], places: Places, slots: Slots, 
     if column >= columns:
         return
     var total = Numbers(0)
-    var of_row = TokenSlots(rows, places, slots, token, columns, column, 0, 0)
+    var of_parts = RowParts(rows, columns, UInt32(slots.count()), parts)
+    var of_row = TokenSlots(of_parts, places, slots, token, column, 0, 0)
     add_slots_to(total, of_row, slots.per_token)
     result.store[NUMBERS, NUMBERS](token, column, total)
 
 
-def launch_sums(problem: ExpertsProblem, rows: Int, places: Places, mut queue: Some[Queue]) raises:
+def launch_sums(
+    problem: ExpertsProblem, rows: Int, places: Places, mut queue: Some[Queue], parts: Int = 1
+) raises:
     """Launches the sums of a layer over the rows of its slots, float32, which lie at an address."""
     var tokens, width = problem.routing.tokens, problem.width
     queue.launch[add_slots](
@@ -395,4 +430,5 @@ def launch_sums(problem: ExpertsProblem, rows: Int, places: Places, mut queue: S
         places,
         Slots(problem.routing),
         Result(problem.values, problem.dtype, tokens, width),
+        UInt32(parts),
     )

@@ -351,6 +351,10 @@ comptime STREAM_HEADER_BYTES = 64
 """Shared memory for the flags of a dense product, and for the barrier of the cluster reduction."""
 comptime GROUPED_K_WARPS = 8
 """Warps that split K in a grouped product: the order of sums, the same for all its tiles."""
+comptime MAX_K_PARTS = 8
+"""The most parts of K of a grouped product: who adds up their sums has the loads of all on the way."""
+comptime GATED_FRAGMENTS = 3
+"""Fragments whose sums, gated, may be reduced in small batches: which leaves room for a longer K."""
 comptime MAX_ROW_FRAGMENTS = 4
 """Fragments of the most rows of a tile of a grouped product: its tables have no room for more."""
 comptime TABLES_AT = 448
@@ -383,6 +387,8 @@ struct StreamConfig(Equatable, TrivialRegisterPassable):
     """The scales of weights."""
     var may_have_factors: Bool
     """Whether rows of A may have factors, under E4M3 scales: of grouped products all have."""
+    var is_split: Bool
+    """Whether K of a grouped product is in parts; gated, sums are reduced in small batches."""
 
     @staticmethod
     def dense(plan: Plan, share: Int, scale: Scale = Scale.E8M0, has_factors: Bool = False) -> Self:
@@ -396,16 +402,28 @@ struct StreamConfig(Equatable, TrivialRegisterPassable):
         var is_short = share <= SHORT * k_warps
         var fragments = plan.rows // FRAGMENT_ROWS
         var factors = scale == Scale.E4M3 and (has_factors or is_short or fragments not in (2, 4))
-        return Self(fragments, tiles, k_warps, is_short, False, False, scale, factors)
+        return Self(fragments, tiles, k_warps, is_short, False, False, scale, factors, False)
 
     @staticmethod
     def grouped(
-        row_fragments: Int, is_gated: Bool, scale: Scale = Scale.E8M0, has_factors: Bool = False
+        row_fragments: Int,
+        is_gated: Bool,
+        scale: Scale = Scale.E8M0,
+        has_factors: Bool = False,
+        is_split: Bool = False,
     ) -> Self:
         """Returns that of tiles of so many rows of an expert."""
         var tiles = 1 if row_fragments == 1 and not is_gated else 2
         return Self(
-            row_fragments, tiles, GROUPED_K_WARPS, False, True, is_gated, scale, has_factors
+            row_fragments,
+            tiles,
+            GROUPED_K_WARPS,
+            False,
+            True,
+            is_gated,
+            scale,
+            has_factors,
+            is_split,
         )
 
     def warps(self) -> Int:
@@ -453,9 +471,8 @@ struct StreamConfig(Equatable, TrivialRegisterPassable):
 
     def batch(self) -> Int:
         """Returns the fragments of rows that are reduced at once: as there is room for."""
-        return (
-            1 if self.is_grouped and self.row_fragments == MAX_ROW_FRAGMENTS else self.row_fragments
-        )
+        var is_small = self.row_fragments == MAX_ROW_FRAGMENTS or (self.is_gated and self.is_split)
+        return 1 if self.is_grouped and is_small else self.row_fragments
 
     def batches(self) -> Int:
         """Returns in how many batches a tile is reduced."""
@@ -482,15 +499,38 @@ struct StreamConfig(Equatable, TrivialRegisterPassable):
         var stage_bytes = blocks * self.row_fragments * FRAGMENT_BYTES
         return STREAM_HEADER_BYTES + self.landing_bytes() + max(stage_bytes, self.partial_bytes())
 
-    def grouped_bytes(self, experts: Int, slots: Int, k: Int) -> Int:
+    def k_parts(self, experts: Int, slots: Int, k: Int) -> Int:
+        """Returns the parts of K of a grouped product: one, if shared memory has room for all of K.
+
+        Or else the fewest that leave a multiprocessor all its CTAs, 0 if none do. A warp has whole loads
+        ahead in each part: those of the next one start in their places.
+        """
+        if self.grouped_bytes(experts, slots, k, 1) <= SHARED_BYTES:
+            return 1
+        for parts in range(2, MAX_K_PARTS + 1):
+            var last_blocks = k // BLOCK - (parts - 1) * share_of(k, parts)
+            var has_room = (
+                self.ctas(self.grouped_bytes(experts, slots, k, parts)) == self.min_ctas()
+            )
+            if has_room and last_blocks >= self.loads_ahead() * self.k_warps:
+                return parts
+        return 0
+
+    def grouped_bytes(self, experts: Int, slots: Int, k: Int, parts: Int) -> Int:
         """Returns the dynamic shared memory of a CTA of a grouped product: tables, A, sums."""
-        var stage_bytes = k // BLOCK * self.row_fragments * FRAGMENT_BYTES
+        var stage_bytes = share_of(k, parts) * self.row_fragments * FRAGMENT_BYTES
         var tables = Int(tables_end(UInt32(experts), UInt32(slots)))
         return tables + stage_bytes + self.buffers() * self.partial_bytes()
 
     def ctas(self, shared_bytes: Int) -> Int:
         """Returns the CTAs that a multiprocessor holds at once."""
         return min(self.min_ctas(), MULTIPROCESSOR_BYTES // (shared_bytes + RESERVED_BYTES))
+
+
+def share_of(k: Int, parts: Int) -> Int:
+    """Returns the blocks of a part of K but the last: of several parts as many for each warp."""
+    var blocks = k // BLOCK
+    return blocks if parts == 1 else align_up(ceildiv(blocks, parts), GROUPED_K_WARPS)
 
 
 @always_inline

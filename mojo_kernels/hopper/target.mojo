@@ -10,7 +10,6 @@ A row of four columns a lane, of a CTA's 128 weight rows:
     halves           4 gates | 4 ups      lane l and l + 16 exchange: two each
 """
 
-from layout import Coord
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, thread_idx
 from max.gpu.primitives.grid_controls import launch_dependent_grids, wait_on_dependent_grids
 from max.gpu.primitives.warp import shuffle_xor
@@ -21,10 +20,8 @@ from ..launch.queue import DevicePointer, KernelStruct, Queue, device_pointer
 from ..numbers.floats import float_bytes
 from ..numbers.gates import Gate
 from ..simt.arguments import ExpertWeights, Result
-from ..simt.host import VECTOR_BYTES
-from ..simt.views import rows_of
 from .host.moe import SUM_THREADS, grid_of_sums
-from .routing import RowTile
+from .routing import RowParts, RowTile
 
 comptime PART_COLUMNS = 4
 """Columns of a lane."""
@@ -142,8 +139,9 @@ def activate_sums(
     limit: Float32,
     alpha: Float32,
     hidden: Result,
+    parts: UInt32,
 ):
-    """Makes hidden numbers of sums, whose rows are those of the weights.
+    """Makes hidden numbers of sums, whose rows are those of the weights; each has so many parts.
 
     The grid is (rows, CTAs of a row).
     """
@@ -151,22 +149,24 @@ def activate_sums(
     launch_dependent_grids()
     var gate = Gate.of_word(gate_word, limit, alpha)
     var row, columns = Int(block_idx.x), Int(hidden.columns)
-    var of_row = rows_of(sums, gate.sums(columns))
+    var of_parts = RowParts(sums, gate.sums(columns), hidden.rows, parts)
     var column = (Int(block_idx.y) * SUM_THREADS + Int(thread_idx.x)) * NUMBERS
     if column < columns:
         var step, to_ups = (2, NUMBERS) if gate.is_interleaved() else (1, columns)
         var at = column * step
-        var gates = of_row.load[width=NUMBERS, alignment=VECTOR_BYTES](Coord(row, at))
+        var gates = of_parts.sum(row, at)
         var numbers = gate.of_sums(gates)
         if gate.is_there():
-            var ups = of_row.load[width=NUMBERS, alignment=VECTOR_BYTES](Coord(row, at + to_ups))
+            var ups = of_parts.sum(row, at + to_ups)
             if gate.is_interleaved():
                 gates, ups = gates.join(ups).deinterleave()
             numbers = gate.of(gates, ups)
         hidden.elements().store[NUMBERS, NUMBERS](row, column, numbers)
 
 
-def launch_activation(sums: Int, gate: Gate, hidden: Result, mut queue: Some[Queue]) raises:
+def launch_activation(
+    sums: Int, gate: Gate, hidden: Result, mut queue: Some[Queue], parts: Int = 1
+) raises:
     """Launches `activate_sums` on float32 at an address."""
     queue.launch[activate_sums](
         grid_of_sums(Int(hidden.rows), Int(hidden.columns)),
@@ -175,4 +175,5 @@ def launch_activation(sums: Int, gate: Gate, hidden: Result, mut queue: Some[Que
         gate.limit,
         gate.alpha,
         hidden,
+        UInt32(parts),
     )

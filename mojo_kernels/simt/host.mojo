@@ -89,10 +89,12 @@ comptime ALIGNMENT = 256
 """What follows in the workspace begins at multiples of this."""
 comptime MANY_ROWS = 128
 """Rows of a large tile."""
-comptime ALL_ROWS = [64, MANY_ROWS]
-"""Rows of a tile."""
 comptime MANY_GROUPS = 96
 """So many groups of large tiles leave no GPU idle. Guess."""
+comptime PLACES = 264
+"""Groups of large tiles that a GPU of 132 multiprocessors has at once; a guess for others."""
+comptime NARROW_PERCENT = 60
+"""What a tile of half of the columns takes beside a large one, measured on an H200."""
 comptime WANTED_GROUPS = 256
 """Parts of K make no more groups than that: two for each of 128 multiprocessors."""
 comptime FEWEST_STAGES = 2
@@ -116,15 +118,16 @@ struct TileShape(Equatable, TrivialRegisterPassable):
     var rows: Int
     var columns: Int
 
-    @staticmethod
-    def of(rows: Int, has_totals: Bool) -> Self:
-        """Returns a tile of so many rows.
+    comptime SMALL = Self(64, TILE_COLUMNS)
+    comptime NARROW = Self(MANY_ROWS, TILE_COLUMNS // 2)
+    comptime LARGE = Self(MANY_ROWS, TILE_COLUMNS)
+
+    def beside(self, factors: Int) -> Self:
+        """Returns the tile that this one becomes for sums that have such factors.
 
         Two groups are to share a multiprocessor: half of the columns leave registers for sums twice.
         """
-        return Self(
-            rows, TILE_COLUMNS // 2 if has_totals and rows == TILE_COLUMNS else TILE_COLUMNS
-        )
+        return Self.NARROW if factors == FACTORS_OF_STAGES and self == Self.LARGE else self
 
     def column_warps(self) -> Int:
         """Returns the warps that share rows."""
@@ -173,29 +176,38 @@ def takes(problem: Problem) -> Bool:
 
 @fieldwise_init
 struct Cut(Equatable, TrivialRegisterPassable):
-    """Rows of a tile, and parts of K."""
+    """The tile, where sums are there once, and parts of K."""
 
-    var rows: Int
+    var tile: TileShape
     var parts: Int
 
     @staticmethod
     def of(m: Int, n: Int, k: Int) -> Self:
         """Returns that of a product."""
-        var large = Self._of_rows(MANY_ROWS, m, n, k)
-        if m > MANY_ROWS // 2 and large.num_groups(m, n) >= MANY_GROUPS:
-            return large
-        return Self._of_rows(MANY_ROWS // 2, m, n, k)
+        var large = Self._of_tile(TileShape.LARGE, m, n, k)
+        if m <= MANY_ROWS // 2 or large.num_groups(m, n) < MANY_GROUPS:
+            return Self._of_tile(TileShape.SMALL, m, n, k)
+        var narrow = Self(TileShape.NARROW, 1)
+        # A group alone on a multiprocessor takes as long as two.
+        var large_rounds = ceildiv(large.num_groups(m, n), PLACES)
+        var narrow_rounds = ceildiv(narrow.num_groups(m, n), PLACES)
+        var is_shorter = NARROW_PERCENT * narrow_rounds < 100 * large_rounds
+        return narrow if large.parts == 1 and is_shorter else large
 
     @staticmethod
-    def _of_rows(rows: Int, m: Int, n: Int, k: Int) -> Self:
+    def _of_tile(tile: TileShape, m: Int, n: Int, k: Int) -> Self:
         # Nothing has no tiles.
-        var tiles = max(Self(rows, 1).num_groups(m, n), 1)
+        var tiles = max(Self(tile, 1).num_groups(m, n), 1)
         var most = min(k // (STAGE * FEWEST_STAGES), MAX_PARTS)
-        return Self(rows, max(min(WANTED_GROUPS // tiles, most), 1))
+        return Self(tile, max(min(WANTED_GROUPS // tiles, most), 1))
 
-    def num_groups(self, m: Int, n: Int, columns: Int = TILE_COLUMNS) -> Int:
-        """Returns the groups of C of [m, n], in tiles of so many columns."""
-        return ceildiv(m, self.rows) * ceildiv(n, columns) * self.parts
+    def num_groups(self, m: Int, n: Int) -> Int:
+        """Returns the groups of C of [m, n]."""
+        return ceildiv(m, self.tile.rows) * ceildiv(n, self.tile.columns) * self.parts
+
+    def beside(self, factors: Int) -> Self:
+        """Returns what it becomes for sums that have such factors."""
+        return Self(self.tile.beside(factors), self.parts)
 
 
 def factors_of(left_format: Int, right_format: Int, k: Int) -> Int:
@@ -210,17 +222,14 @@ def factors_of(left_format: Int, right_format: Int, k: Int) -> Int:
     return found
 
 
-def tile_of(rows: Int, factors: Int) -> TileShape:
-    """Returns the tile of so many rows: with factors of stages, sums are there twice."""
-    return TileShape.of(rows, factors == FACTORS_OF_STAGES)
+comptime ALL_TILES = [TileShape.SMALL, TileShape.NARROW, TileShape.LARGE]
+"""All tiles."""
 
 
-def grid_of_tiles(m: Int, n: Int, cut: Cut, factors: Int) -> Grid:
-    """Returns the grid of tiles for C of [m, n], whose sums have such factors."""
-    var tile = tile_of(cut.rows, factors)
-    return Grid(
-        cut.num_groups(m, n, tile.columns), threads=TILE_THREADS, shared_bytes=tile.shared_bytes()
-    )
+def grid_of_tiles(m: Int, n: Int, cut: Cut) -> Grid:
+    """Returns the grid of tiles for C of [m, n]."""
+    var shared_bytes = cut.tile.shared_bytes()
+    return Grid(cut.num_groups(m, n), threads=TILE_THREADS, shared_bytes=shared_bytes)
 
 
 @fieldwise_init

@@ -48,20 +48,28 @@ def warp_sums[
 
 @always_inline
 def warp_sums_at[
-    Layout: OperandLayout, bits: Int, aligned: Bool, num_columns: Int
-](a: Activations, w: Weights, row: Int, columns: SIMD[DType.int32, num_columns], lane: Int) -> SIMD[
-    DType.float32, num_columns
-]:
-    """Returns the same at any columns."""
-    var num_chunks = a.k // CHUNK
+    Layout: OperandLayout, bits: Int, aligned: Bool, num_columns: Int, is_part: Bool = False
+](
+    a: Activations,
+    w: Weights,
+    row: Int,
+    columns: SIMD[DType.int32, num_columns],
+    lane: Int,
+    first_chunk: Int = 0,
+    part_chunks: Int = 0,
+) -> SIMD[DType.float32, num_columns]:
+    """Returns the same at any columns, of all K or of some chunks, which are a part of it."""
+    var begin, end = 0, a.k // CHUNK
+    comptime if is_part:
+        begin, end = first_chunk, first_chunk + part_chunks
     var sums = SIMD[DType.float64, num_columns](0)
     var row_amax = a.amax_of_row[bits, aligned](row, lane)
-    for first in range(0, num_chunks, WARP_THREADS):
+    for first in range(begin, end, WARP_THREADS):
         # Lanes past the end repeat the last block, whole blocks at a time.
-        var in_range = first + lane < num_chunks
+        var in_range = first + lane < end
         var chunk = first + lane
         if not in_range:
-            chunk = num_chunks - LANES_PER_BLOCK + lane % LANES_PER_BLOCK
+            chunk = end - LANES_PER_BLOCK + lane % LANES_PER_BLOCK
         var x, x_factor = a.chunk[bits, aligned](row, chunk, in_range, row_amax)
         if not in_range:
             continue

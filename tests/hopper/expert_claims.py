@@ -10,6 +10,12 @@ from cases import GATES, numbers_of, same_bits, sums_of, values_of
 
 NEAR, MOSTLY_NEAR = 0.1, 2.0**-7
 """How far a row of a layer may be from the exact one, of its norm, and how far half of them are."""
+# Tokens, width, inner, and an extreme block of weights: tiles of eight to 32 rows, where shared
+# memory has no room for all K of the second product or of the first one.
+LONG_LAYERS = [
+    (2, 64, 13824, 1), (5, 96, 5152, 0), (5, 5152, 96, 160), (15, 4096, 64, 127),
+    (25, 4096, 64, 127),
+]  # fmt: skip
 DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
 
 
@@ -105,3 +111,21 @@ def assert_is_layer(got, x, gate_up, down, ids, counts, biases, gate, mode):
     assert np.isfinite(difference).all()
     assert (difference <= NEAR * norm).all(), (difference / np.maximum(norm, 1e-30)).max()
     assert np.median(difference / np.maximum(norm, 1e-30)) <= MOSTLY_NEAR
+
+
+def long_layer(shape):
+    """Returns a layer with a long K, and weights that bfloat16 cannot hold beside tiny tokens.
+
+    Plain weights and shuffled ones, tokens, ids, counts and biases.
+    """
+    tokens, width, inner, block = shape
+    (gate_up, down), _ = layer(2, width, inner)
+    gate_up.scales[1, 7, block] = 254
+    x = torch.randn(tokens, width)
+    x[0], x[-1, 32 * block : 32 * block + 32] = x[0] * 2.0**-126, 0
+    ids, counts = torch.randint(-1, 2, (tokens, 2)), torch.rand(tokens, 2)
+    ids[0], ids[1:] = torch.tensor([0, 1]), torch.where(ids[1:] == 1, 0, ids[1:])
+    ids[-1] = torch.tensor([1, 0])
+    biases = [torch.randn(2, n) for n in (2 * inner, width)]
+    shuffled = [w.preshuffle(device="cuda") for w in (gate_up, down)]
+    return (gate_up, down), shuffled, x.bfloat16(), ids, counts, biases

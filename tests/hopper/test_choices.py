@@ -333,10 +333,17 @@ def test_other_fp8_goes_to_the_portable_kernel(activations, format):
 
 @pytest.mark.parametrize("activations, columns", [("fp8_block", 64), ("fp8", 128)])
 def test_a_large_tile_has_half_of_the_columns_where_sums_are_there_twice(activations, columns):
-    m, n = 1000, 2000
+    m, n = 1500, 2500
     decision = mx.explain(m, n, 256, device="cuda", activations=activations, format="mxint8")
     assert decision.tile == (128, columns)
     assert decision.grid == (-(-m // 128) * -(-n // columns), 1, 1)
+
+
+@pytest.mark.parametrize("n, columns", [(704, 64), (1408, 128), (1409, 64), (4096, 128)])
+def test_tiles_are_narrow_where_large_ones_leave_places_of_a_gpu_empty(n, columns):
+    """Of 264 places 24 rows of 6 tiles take half, of 11 all, and of 12 take two rounds."""
+    decision = mx.explain(3000, n, 4096, device="cuda", activations="fp8", format="mxint8")
+    assert decision.tile == (128, columns)
 
 
 def test_a_product_that_wants_no_workspace_wants_none_whatever_activations_become(found):

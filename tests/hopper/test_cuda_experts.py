@@ -13,11 +13,13 @@ import oracle
 from cases import same_bits, values_of
 from tests.hopper.expert_claims import (
     DTYPES,
+    LONG_LAYERS,
     assert_is_layer,
     assert_is_product,
     assert_stays_in_its_row,
     experts,
     layer,
+    long_layer,
     sizes_cut,
 )
 
@@ -222,6 +224,19 @@ def test_a_layer_is_made_of_its_parts(shape, hidden_act, mode):
                                  mode=mode)  # fmt: skip
     assert decided.mean() > 0.2 or tokens == 1
     same_bits(got[torch.from_numpy(decided).cuda()], expected[torch.from_numpy(decided).cuda()])
+
+
+@pytest.mark.parametrize("mode", ["bf16", "mxfp4"])
+@pytest.mark.parametrize("hidden_act", ["swiglu_oai", "silu", "gelu_tanh"])
+@pytest.mark.parametrize("shape", LONG_LAYERS, ids=str)
+def test_a_layer_with_a_long_k_is_near_the_exact_one(shape, hidden_act, mode):
+    """Parts of K are added up, with the bias once; what bfloat16 cannot hold is of its part."""
+    plain, shuffled, x, ids, counts, biases = long_layer(shape)
+    named = dict(zip(("bias_gate_up", "bias_down"), biases, strict=True))
+    rules = {"hidden_act": hidden_act, "activations": mode, "out_dtype": "float32", **named}
+    got = mx.moe(x, *shuffled, ids, counts, **rules)
+    assert_is_layer(got, x, *plain, ids, counts, biases, hidden_act, mode)
+    same_bits(mx.moe(x, *shuffled, ids, counts, **rules), got)
 
 
 @pytest.mark.parametrize("hidden_act", ["swiglu_oai", "silu"])

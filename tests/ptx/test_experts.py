@@ -14,9 +14,12 @@ import oracle
 from cases import GATES, OTHER_GATES, USUAL_GATES, same_bits, sums_of, values_of
 from tests.hopper.expert_claims import (
     DTYPES,
+    LONG_LAYERS,
+    assert_is_layer,
     assert_is_product,
     assert_stays_in_its_row,
     experts,
+    long_layer,
     sizes_cut,
 )
 from tests.ptx import calls, device
@@ -171,7 +174,7 @@ def test_tiles_of_any_height_and_any_order_of_warps_give_the_same_bits(mode):
             same_bits(got, expected[-len(of_these) :])
 
 
-@pytest.mark.parametrize("count", [3, 8])
+@pytest.mark.parametrize("count", [5, 8])
 @pytest.mark.parametrize(("x_dtype", "dtype"), TYPES, ids=str)
 def test_bias_and_every_type(dtype, x_dtype, count):
     plain, shuffled = experts(count, 100, 96)
@@ -417,6 +420,19 @@ def test_first_weights_at_the_end_of_the_range(hidden_act):
     ids = torch.tensor([[1], [2], [0], [-1], [1]])
     decided = compared_at_the_end_of_the_range(ids, 8, slice(None), hidden_act=hidden_act)
     assert decided.sum() > 2
+
+
+@pytest.mark.parametrize(("shape", "num_launches"), [(LONG_LAYERS[2], 4), (LONG_LAYERS[3], 3)])
+def test_a_layer_with_a_long_k_is_near_the_exact_one(shape, num_launches):
+    """Sums of parts of K are added up and gated by a launch; small batches leave room for all K."""
+    plain, shuffled, x, ids, counts, biases = long_layer(shape)
+    named = dict(zip(("bias_gate_up", "bias_down"), biases, strict=True))
+    rules = {"hidden_act": "silu", "activations": "bf16", "out_dtype": "float32", **named}
+    recorded = calls.moe(x, *shuffled, ids, counts, **rules)
+    assert len(recorded.launches) == num_launches
+    got = run(recorded, groups=3)
+    assert_is_layer(got, x, *plain, ids, counts, biases, "silu", "bf16")
+    same_bits(run(recorded, groups=5, seed=1), got)
 
 
 # More rows

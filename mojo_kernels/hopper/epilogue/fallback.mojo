@@ -20,7 +20,7 @@ from ...layouts import OperandLayout, PreshuffledCuda
 from ...numbers.gates import Gate
 from ...problem import LeftKind
 from ...simt.arguments import Activations, Result, Weights
-from ...simt.codec import ANY_BITS
+from ...simt.codec import ANY_BITS, LANES_PER_BLOCK
 from ...simt.matmul import warp_sums, warp_sums_at
 from ..decode.fp8 import group_numbers
 from ..gemm_operands import RsOperands
@@ -109,13 +109,17 @@ def kept_here(a: Activations, w: Weights) -> Tuple[Activations, Weights]:
 
 
 @fieldwise_init
-struct Fallback(TrivialRegisterPassable):
+struct Fallback[is_part: Bool = False](TrivialRegisterPassable):
     """The operands of a tile as they came: floats, and weights of any format."""
 
     var a: Activations
     """All activations."""
     var w: Weights
     """The weights of the tile."""
+    var first_block: UInt32
+    """The first block of a part of K."""
+    var num_blocks: UInt32
+    """Blocks of the part."""
 
     @always_inline
     def sums[
@@ -127,9 +131,10 @@ struct Fallback(TrivialRegisterPassable):
         # Floats: what reads codes would be code and registers, which callers keep free.
         var a = self.a
         a.kind = Int32(LeftKind.KEPT.code if a.is_kept() else LeftKind.QUANTIZED.code)
-        return warp_sums_at[PreshuffledCuda, ANY_BITS, False, count](
-            a, self.w, row, columns.cast[DType.int32](), Int(lane)
-        )
+        return warp_sums_at[PreshuffledCuda, ANY_BITS, False, count, Self.is_part](
+            a, self.w, row, columns.cast[DType.int32](), Int(lane),
+            Int(self.first_block) * LANES_PER_BLOCK, Int(self.num_blocks) * LANES_PER_BLOCK,
+        )  # fmt: skip
 
     @no_inline
     def store[
@@ -246,7 +251,7 @@ def store_marked_elements[
     # The sums that other warps stored before are not to overtake these.
     wait_for_group(group)
     var begin = tile.column + group * UInt32(COUNT)
-    var exactly = Fallback(a, product.weights(tile.group))
+    var exactly = Fallback(a, product.weights(tile.group), 0, 0)
     var of_columns = marked_columns[GATING](
         {vote[DType.uint32](marks.of_weights[0]), vote[DType.uint32](marks.of_weights[1])}
     )

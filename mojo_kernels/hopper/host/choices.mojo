@@ -73,9 +73,8 @@ def choice_of_portable(m: Int, n: Int, k: Int, left_format: Int, right_format: I
     """Returns the choice for everything else, see `simt.dispatch`."""
     if not tiles.takes(m, k):
         return Choice(Plan.PORTABLE, 0, False)
-    var cut = Cut.of(m, n, k)
-    var tile = tiles.tile_of(cut.rows, factors_of(left_format, right_format, k))
-    return Choice(Plan.portable_tiles(tile, cut.parts), 0, False)
+    var cut = Cut.of(m, n, k).beside(factors_of(left_format, right_format, k))
+    return Choice(Plan.portable_tiles(cut.tile, cut.parts), 0, False)
 
 
 def choose(m: Int, n: Int, k: Int, given: Pair) -> Choice:

@@ -45,7 +45,7 @@ def explain(m: Int, n: Int, k: Int, left_format: Int, right_format: Int) raises 
     var choice = choice_of_portable(m, n, k, left_format, right_format)
     if choice.plan.kernel == Kernel.TILES:
         var factors = portable.factors_of(left_format, right_format, k)
-        var grid = portable.grid_of_tiles(m, n, portable.Cut.of(m, n, k), factors)
+        var grid = portable.grid_of_tiles(m, n, portable.Cut.of(m, n, k).beside(factors))
         return Explanation(choice, grid, portable.workspace_of_tiles(m, n, k))
     return Explanation(choice, portable.grid_of_warps(m, n), Workspace(0, 0))
 
@@ -119,7 +119,7 @@ def _launches_of(problem: GroupedProblem, asked: ExpertsQuestion) -> List[Explai
         return [_portable("product", "simt/matmul.mojo", asked.m, n, False)]
     if kernel == Kernel.STREAM:
         var launches = _round(asked, asked.m, k)
-        launches.append(_streaming("product", asked, 0, n, k, False))
+        launches.append(_streaming("product", asked, 0, n, k, False, False, 1))
         return launches^
     var memory = moe.Memory.of(problem, 0)
     var tiles = asked.experts * ceildiv(n, WEIGHT_ROWS)
@@ -140,14 +140,19 @@ def _launches_of(problem: ExpertsProblem, asked: ExpertsQuestion) -> List[Explai
             _portable("down", "simt/experts.mojo", asked.m, width, False),
         ]
     if kernel == Kernel.STREAM:
-        var slots = asked.rows()
+        var slots, parts = asked.rows(), moe.LayerParts.of(problem)
+        is_gated = parts.is_gated
         var launches = _round(asked, asked.m, width)
         var columns = inner if is_gated else sums
-        launches.append(_streaming("gate_up", asked, slots, columns, width, is_gated))
+        launches.append(
+            _streaming(
+                "gate_up", asked, slots, columns, width, is_gated, parts.is_long, parts.first
+            )
+        )
         if not is_gated:
-            launches.append(_activate(slots, inner))
+            launches.append(_activate(slots, inner, parts.first))
         launches += _round(asked, slots, inner)
-        launches.append(_streaming("down", asked, slots, width, inner, False))
+        launches.append(_streaming("down", asked, slots, width, inner, False, False, parts.second))
         launches.append(_add(asked.m, width))
         return launches^
     var memory = moe.Memory.of(problem, 0)
@@ -158,7 +163,7 @@ def _launches_of(problem: ExpertsProblem, asked: ExpertsQuestion) -> List[Explai
         _product("gate_up", asked, memory, inner if is_gated else sums, is_gated),
     ]
     if not is_gated:
-        launches.append(_activate(memory.lists.num_places, inner))
+        launches.append(_activate(memory.lists.num_places, inner, 1))
     launches.append(_prepare(memory, "hidden numbers", inner))
     launches.append(_product("down", asked, memory, width, False))
     launches.append(_add(asked.m, width))
@@ -191,13 +196,22 @@ def _portable(
 
 
 def _streaming(
-    name: StaticString, asked: ExpertsQuestion, slots: Int, columns: Int, k: Int, is_gated: Bool
+    name: StaticString,
+    asked: ExpertsQuestion,
+    slots: Int,
+    columns: Int,
+    k: Int,
+    is_gated: Bool,
+    is_long: Bool,
+    parts: Int,
 ) -> Explained:
     """Returns a product of few rows of each expert."""
     var rows, experts = asked.rows(), asked.experts
-    var config = moe.streaming_config(rows, experts, is_gated)
+    var config = moe.streaming_config(rows, experts, is_gated, is_long)
     var reason = StaticString("few rows of each expert: weights stream through registers")
-    var grid = moe.grid_of_streaming(config, rows, experts, slots, columns, k)
+    if parts > 1:
+        reason = "few rows of each expert: weights stream through registers, K in parts"
+    var grid = moe.grid_of_streaming(config, rows, experts, slots, columns, k, parts)
     var file = StaticString("hopper/streaming/kernel.mojo")
     return _explained(name, file, reason, grid, config.rows(), config.columns())
 
@@ -254,9 +268,11 @@ def _product(
     return _explained(name, file, reason, grid, tile_rows, moe.HIDDEN if is_gated else COLUMNS)
 
 
-def _activate(rows: Int, inner: Int) -> Explained:
+def _activate(rows: Int, inner: Int, parts: Int) -> Explained:
     """Returns the launch that makes hidden numbers of sums."""
     var reason = StaticString("products gate sums by silu and swiglu_oai alone")
+    if parts > 1:
+        reason = "sums of parts of K are added up, and gated"
     return _explained("gate", "hopper/target.mojo", reason, moe.grid_of_sums(rows, inner))
 
 

@@ -27,6 +27,7 @@ from ..shapes import (
     COLUMNS,
     EXPERT_CAPACITY,
     FACTOR_BYTES,
+    GATED_FRAGMENTS,
     MAX_ROW_FRAGMENTS,
     PARTS,
     ROW_BYTES,
@@ -87,8 +88,10 @@ comptime SHARES = [4, 12, 18, 28]
 """Rows of an expert, on average, up to which tiles have eight, 16, 24 and 32. The last one is measured: with
 28 rows tiles of 32 are 6 % ahead of `gemm_rs_bf16`, with 32 they are 11 % behind, because many experts want two."""
 comptime MAX_SHARE = 12
-"""Rows of an expert, on average, up to which `streaming` takes activations that are not kept: more are
-for FP8 tensor cores. Guess."""
+"""Rows of an expert, on average, up to which `streaming` takes activations that are not kept, where FP8
+tensor cores do not. Guess."""
+comptime FP8_SHARE = 6
+"""The same where these do: with 12 rows they take 0.9 of its time, with 6 as long or 0.92 of it, measured."""
 comptime SUM_THREADS = 128
 """Threads of a group that adds up slots."""
 
@@ -112,14 +115,16 @@ def most_places(rows: Int, groups: Int, tile_rows: Int) -> Int:
     return align_up(rows + between, PLACE_MULTIPLE) + tile_rows
 
 
-def streaming_config(rows: Int, experts: Int, is_gated: Bool) -> StreamConfig:
+def streaming_config(
+    rows: Int, experts: Int, is_gated: Bool, is_split: Bool = False
+) -> StreamConfig:
     """Returns that of the CTAs of `streaming` for so many rows."""
     var row_fragments = 1
     comptime for i in range(MAX_ROW_FRAGMENTS - 1):
         comptime share = SHARES[i]
         if rows > share * experts:
             row_fragments = i + 2
-    return StreamConfig.grouped(row_fragments, is_gated)
+    return StreamConfig.grouped(row_fragments, is_gated, is_split=is_split)
 
 
 # Who takes what.
@@ -178,13 +183,46 @@ def is_rounded(left: Left) -> Bool:
     return left.format == NVFP4.code()
 
 
-def _streams(left: Left, rows: Int, experts: Int, slots: Int, k: Int, is_gated: Bool) -> Bool:
-    """Says whether streaming is for so many rows, of what fast kernels take."""
-    var bytes = streaming_config(rows, experts, is_gated).grouped_bytes(experts, slots, k)
+def _are_few(left: Left, rows: Int, experts: Int, listed: Kernel) -> Bool:
+    """Says whether streaming is for so many rows, which else `listed` takes."""
     comptime KEPT_SHARE = SHARES[MAX_ROW_FRAGMENTS - 1]
     var is_bf16 = left.kind == LeftKind.KEPT or is_rounded(left)
-    var share = KEPT_SHARE if is_bf16 else MAX_SHARE
-    return rows <= min(MAX_STREAMED_ROWS, share * experts) and bytes <= SHARED_BYTES
+    var share = MAX_SHARE if listed == Kernel.RS_BF16 else FP8_SHARE
+    if is_bf16:
+        share = KEPT_SHARE
+    return rows <= min(MAX_STREAMED_ROWS, share * experts)
+
+
+def k_parts(rows: Int, experts: Int, slots: Int, k: Int) -> Int:
+    """Returns the parts of K of a product without a gate, 0 if streaming has no room."""
+    return streaming_config(rows, experts, False).k_parts(experts, slots, k)
+
+
+@fieldwise_init
+struct LayerParts(TrivialRegisterPassable):
+    """Parts of K of the products of a layer that streams: a product gates sums of all K alone."""
+
+    var is_gated: Bool
+    """Whether the first product gates its sums."""
+    var is_long: Bool
+    """Whether it gates them in small batches."""
+    var first: Int
+    """Parts of the first product; 0 if there is no room."""
+    var second: Int
+
+    @staticmethod
+    def of(problem: ExpertsProblem) -> Self:
+        """Returns those of a layer."""
+        var slots, experts = problem.routing.count(), problem.gate_up.count
+        var second = k_parts(slots, experts, slots, problem.inner)
+        if is_fused(problem.gate):
+            comptime for is_long in [False, True]:
+                var config = streaming_config(slots, experts, True, is_long)
+                var exists = not is_long or config.row_fragments == GATED_FRAGMENTS
+                if exists and config.k_parts(experts, slots, problem.width) == 1:
+                    return Self(True, is_long, 1, second)
+        var first = k_parts(slots, experts, slots, problem.width)
+        return Self(False, False, first, second)
 
 
 def _listed(left: Left, k: Int, dtype: Int) -> Kernel:
@@ -203,9 +241,10 @@ def kernel_of(problem: GroupedProblem) -> Kernel:
     var left, m, k, experts = problem.left, problem.m, problem.k, problem.experts
     if not _takes(left, experts, m, problem.values):
         return Kernel.PORTABLE
-    if _streams(left, m, experts.count, 0, k, False):
+    var listed = _listed(left, k, problem.dtype)
+    if _are_few(left, m, experts.count, listed) and k_parts(m, experts.count, 0, k) == 1:
         return Kernel.STREAM
-    return _listed(left, k, problem.dtype)
+    return listed
 
 
 def kernel_of(problem: ExpertsProblem) -> Kernel:
@@ -217,11 +256,10 @@ def kernel_of(problem: ExpertsProblem) -> Kernel:
     if problem.gate_up.right.format != problem.down.right.format:
         return Kernel.PORTABLE
     var width, inner = problem.width, problem.inner
-    var is_gated = is_fused(problem.gate)
-    var streams_first = _streams(left, slots, experts, slots, width, is_gated)
-    if streams_first and _streams(left, slots, experts, slots, inner, False):
+    var parts, listed = LayerParts.of(problem), _listed(left, max(width, inner), problem.dtype)
+    if _are_few(left, slots, experts, listed) and min(parts.first, parts.second) > 0:
         return Kernel.STREAM
-    return _listed(left, max(width, inner), problem.dtype)
+    return listed
 
 
 # Workspaces.
@@ -303,7 +341,10 @@ struct StreamingMemory(TrivialRegisterPassable):
         var hidden = align_up(begin, ALIGNMENT)
         var hidden_bytes = count * problem.inner * float_bytes(problem.left.dtype)
         var rows = align_up(hidden + hidden_bytes, ALIGNMENT)
-        var end = rows + count * row_columns(problem) * float_bytes(Int(FLOAT32))
+        var parts = LayerParts.of(problem)
+        var of_sums = 0 if parts.is_gated else parts.first * problem.sums()
+        var columns = max(parts.second * problem.width, of_sums)
+        var end = rows + count * columns * float_bytes(Int(FLOAT32))
         return Self(rounds, places, of_hidden, hidden, rows, end - address + ALIGNMENT)
 
 
@@ -465,11 +506,12 @@ def grid_of_tiles(kernel: Kernel, tile_rows: Int, num_tiles: Int, column_tiles: 
 
 
 def grid_of_streaming(
-    config: StreamConfig, rows: Int, experts: Int, slots: Int, columns: Int, k: Int
+    config: StreamConfig, rows: Int, experts: Int, slots: Int, columns: Int, k: Int, parts: Int
 ) -> Grid:
     """Returns the grid of `streaming` for rows of `k` elements and results of so many columns."""
-    var shared_bytes = config.grouped_bytes(experts, slots, k)
-    var tiles = most_tiles(rows, experts, config.rows()) * ceildiv(columns, config.columns())
+    var shared_bytes = config.grouped_bytes(experts, slots, k, parts)
+    var row_tiles = parts * most_tiles(rows, experts, config.rows())
+    var tiles = row_tiles * ceildiv(columns, config.columns())
     return Grid(
         min(MULTIPROCESSORS * config.ctas(shared_bytes), tiles),
         threads=config.threads(),

@@ -10,8 +10,11 @@ from max.gpu.primitives.warp import broadcast
 from max.gpu.sync import barrier
 from std.math import ceildiv
 
+from ...numbers.floats import float_bytes
+from ...problem import NO_BIAS
 from ...routing.slots import NO_EXPERT
 from ...simt.arguments import Activations, ExpertWeights, Result
+from ...simt.host import FLOAT32
 from ...simt.views import flat_of
 from ..codec import any_overflows
 from ..decode.bf16 import TensorPlanes, load_tensor_planes
@@ -32,6 +35,7 @@ from .scheduler import (
     MARKS,
     NUM_ROWS,
     OVERFLOW,
+    PART,
     ROWS,
     TileRows,
     StreamScheduler,
@@ -82,6 +86,8 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
             wait_on_dependent_grids()
             launch_dependent_grids()
         var tiles = self.scheduler.lay_out[Self.CONFIG](self.memory) * self.scheduler.column_tiles
+        comptime if Self.CONFIG.is_split:
+            tiles *= self.scheduler.ranks
         var share, more = divmod(tiles, UInt32(grid_dim.x))
         var cta = UInt32(block_idx.x)
         var first = cta * share + min(cta, more)
@@ -92,7 +98,7 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
 
     @always_inline
     def place_of(self, tile: UInt32) -> Tuple[UInt32, UInt32]:
-        """Returns the row tile and the column tile of a tile."""
+        """Returns the row tile, counted once a part of K, and the column tile of a tile."""
         comptime if not Self.IS_GROUPED:
             return (UInt32(block_idx.z), UInt32(block_idx.y))
         return divmod(tile, self.scheduler.column_tiles)
@@ -104,7 +110,20 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
             comptime ROWS = UInt32(Self.CONFIG.rows())
             var before = row_tile * ROWS
             return TileRows(0, before, min(self.target.rows.rows - before, ROWS))
-        return self.scheduler.find[Self.CONFIG.rows()](self.memory, row_tile, lane_here())
+        var index = row_tile
+        comptime if Self.CONFIG.is_split:
+            index //= self.scheduler.ranks
+        return self.scheduler.find[Self.CONFIG.rows()](self.memory, index, lane_here())
+
+    @always_inline
+    def part_of(self, row_tile: UInt32) -> UInt32:
+        """Returns the part of K of a row tile, if there are any."""
+        return row_tile % self.scheduler.ranks if Self.CONFIG.is_split else UInt32(0)
+
+    @always_inline
+    def part(self) -> UInt32:
+        """Returns the part of the row tile that is staged."""
+        return load_word(self.memory.at(PART)) if Self.CONFIG.is_split else UInt32(0)
 
     # Which blocks of weights.
 
@@ -114,31 +133,32 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
         return self.warp() % Self.K_WARPS
 
     @always_inline
-    def first_block(self) -> UInt32:
-        """Returns the CTA's first block of K."""
-        comptime if Self.IS_GROUPED:
+    def first_block(self, part: UInt32) -> UInt32:
+        """Returns the first block of a part of K, or of the CTA's share."""
+        comptime if Self.IS_GROUPED and not Self.CONFIG.is_split:
             return 0
-        return min(UInt32(block_idx.x) * self.scheduler.share, self.memory.k_blocks)
+        var index = part if Self.IS_GROUPED else UInt32(block_idx.x)
+        return min(index * self.scheduler.share, self.memory.k_blocks)
 
     @always_inline
-    def num_blocks(self) -> UInt32:
-        """Returns the CTA's blocks of K."""
-        comptime if Self.IS_GROUPED:
+    def num_blocks(self, part: UInt32) -> UInt32:
+        """Returns the blocks of a part of K, or of the CTA's share."""
+        comptime if Self.IS_GROUPED and not Self.CONFIG.is_split:
             return self.memory.k_blocks
-        return min(self.scheduler.share, self.memory.k_blocks - self.first_block())
+        return min(self.scheduler.share, self.memory.k_blocks - self.first_block(part))
 
     @always_inline
-    def blocks(self, expert: UInt32) -> UInt32:
+    def blocks(self, expert: UInt32, part: UInt32) -> UInt32:
         """Returns the warp's blocks of a tile: none for rows of no expert."""
-        var blocks = (self.num_blocks() + Self.K_WARPS - 1 - self.k_warp()) // Self.K_WARPS
+        var blocks = (self.num_blocks(part) + Self.K_WARPS - 1 - self.k_warp()) // Self.K_WARPS
         comptime if not Self.IS_GROUPED:
             return blocks
         return blocks if expert < UInt32(self.weights.count) else UInt32(0)
 
     @always_inline
-    def blocks_from(self, expert: UInt32, block: UInt32) -> UInt32:
-        """Returns those from a block of the CTA on at which a stage begins or all end."""
-        var blocks = self.blocks(expert)
+    def blocks_from(self, expert: UInt32, part: UInt32, block: UInt32) -> UInt32:
+        """Returns those from a block of the part on at which a stage begins or all end."""
+        var blocks = self.blocks(expert, part)
         return blocks - min(blocks, block // Self.K_WARPS)
 
     @always_inline
@@ -152,10 +172,12 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
         return min(tile, (UInt32(self.weights.columns) - 1) // UInt32(TILE_ROWS))
 
     @always_inline
-    def first(self, expert: UInt32, column_tile: UInt32) -> BlockPlace[Self.CONFIG.scale]:
+    def first(
+        self, expert: UInt32, part: UInt32, column_tile: UInt32
+    ) -> BlockPlace[Self.CONFIG.scale]:
         """Returns where the warp's first block of a tile is."""
         var tile = self.weight_tile(column_tile)
-        var block = tile * self.memory.k_blocks + self.first_block() + self.k_warp()
+        var block = tile * self.memory.k_blocks + self.first_block(part) + self.k_warp()
         return BlockPlace[Self.CONFIG.scale].of(self.weights, expert, tile, block, lane_here())
 
     @always_inline
@@ -208,12 +230,13 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
 
     @always_inline
     def stage(self, row_tile: UInt32, first: UInt32) -> Bool:
-        """Stages rows: of a grouped tile all blocks, of the one tile those of a stage, from one on.
+        """Stages rows: of a grouped tile a part's blocks, of the one tile those of a stage, from one on.
 
         All threads call it. Says if bfloat16 cannot hold some.
         """
         var rows: TileRows
-        var blocks, reciprocal = self.memory.k_blocks, self.reciprocal
+        var part, reciprocal = self.part_of(row_tile), self.reciprocal
+        var blocks = self.num_blocks(part)
         comptime if Self.IS_GROUPED:
             # All have multiplied and stored the rows of the row tile before.
             barrier()
@@ -221,16 +244,21 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
                 var found = self.find(row_tile)
                 self.scheduler.list_rows(self.memory, found, lane_here())
                 if thread_idx.x == 0:
+                    comptime if Self.CONFIG.is_split:
+                        store_word(self.memory.at(PART), part)
                     store_word(self.memory.at(EXPERT), found.expert)
                     store_word(self.memory.at(NUM_ROWS), found.rows)
             barrier()
             rows = TileRows(0, 0, 0)
             if load_word(self.memory.at(EXPERT)) < self.scheduler.experts:
                 rows.rows = load_word(self.memory.at(NUM_ROWS))
+            comptime if Self.CONFIG.is_split:
+                if blocks != self.scheduler.share:
+                    reciprocal = reciprocal_of(blocks * UInt32(K_LANES))
         else:
             comptime STAGE_BLOCKS = UInt32(Self.CONFIG.stage_blocks())
             rows = self.find(row_tile)
-            blocks = min(STAGE_BLOCKS, self.num_blocks() - first)
+            blocks = min(STAGE_BLOCKS, blocks - first)
             if blocks != min(STAGE_BLOCKS, self.scheduler.share):
                 reciprocal = reciprocal_of(blocks * UInt32(K_LANES))
             if first > 0:
@@ -240,7 +268,7 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
             rows,
             self.memory,
             self.scheduler.rows_per_source,
-            (self.first_block() + first) * UInt32(K_LANES),
+            (self.first_block(part) + first) * UInt32(K_LANES),
             blocks * UInt32(K_LANES),
             reciprocal,
             self.fragments(),
@@ -286,11 +314,20 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
 
     @always_inline
     def result(self) -> Result:
-        """Returns all rows, with the bias of the expert of the row tile that is staged."""
+        """Returns all rows, with the bias of the expert of the row tile that is staged.
+
+        Each part of K has rows of its own, sums in float32, and the first one the bias.
+        """
         var expert = load_word(self.memory.at(EXPERT))
         var is_one = expert < UInt32(self.weights.count)
         var of = Int32(expert) if is_one else Int32(NO_EXPERT)
-        return self.target.of(RowTile(of, 0, 0, self.target.rows.rows), self.weights)
+        var result = self.target.of(RowTile(of, 0, 0, self.target.rows.rows), self.weights)
+        comptime if Self.CONFIG.is_split:
+            var elements = Int(self.part()) * Int(result.rows) * Int(result.columns)
+            result.output = result.output.unsafe_offset(elements * float_bytes(Int(FLOAT32)))
+            if elements > 0:
+                result.bias_dtype = Int32(NO_BIAS)
+        return result
 
     @always_inline
     def batch(self, tile: UInt32, index: UInt32, column_tile: UInt32) -> BatchEpilogue[Self.CONFIG]:
@@ -307,7 +344,7 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
     ):
         """Reduces and stores a tile: each batch by some warps, while the others go on.
 
-        What was stored before the last batch has been read at this barrier. Of several batches each
+        What was stored before the last batch has been read at this barrier. Of several batches a
         warp has one, and stores behind the last: no other batch waits for that.
         """
         comptime BATCHES = Self.CONFIG.batches()
@@ -326,13 +363,15 @@ struct StreamCta[CONFIG: StreamConfig](Copyable):
                 if turn < UInt32(batch.WARPS):
                     batch.store(turn, lane_here(), batch.reduce(turn, lane_here()))
             else:
-                comptime assert BATCHES * batch.WARPS == Self.CONFIG.warps(), "one of each warp"
+                comptime assert BATCHES * batch.WARPS <= Self.CONFIG.warps(), "one of a warp"
                 if batch.turn(self.warp()) < UInt32(batch.WARPS):
                     totals = batch.reduce(batch.turn(self.warp()), lane_here())
                     of_warp = UInt32(i)
         comptime if BATCHES > 1:
             var mine = self.batch(tile, of_warp, column_tile)
-            mine.store(mine.turn(self.warp()), lane_here(), totals)
+            var turn = mine.turn(self.warp())
+            if turn < UInt32(mine.WARPS):
+                mine.store(turn, lane_here(), totals)
 
 
 @no_inline
@@ -345,15 +384,15 @@ def compute_again[CONFIG: StreamConfig](cta: StreamCta[CONFIG], first_tile: UInt
     comptime COLUMNS, WARPS = UInt32(CONFIG.columns()), UInt32(CONFIG.warps())
     for tile in range(first_tile, end):
         var row_tile, column_tile = cta.place_of(UInt32(tile))
-        var rows = cta.find(row_tile)
+        var rows, part = cta.find(row_tile), cta.part_of(row_tile)
         var all, first, step, result = True, cta.warp(), WARPS, cta.target.rows
         comptime if CONFIG.is_grouped:
             # All have stored their sums, which are not to overtake what comes here.
             _ = cta.stage(row_tile, 0)
             if rows.expert == cta.scheduler.experts:
                 continue
-            var place, overflow = cta.first(rows.expert, column_tile), False
-            for _ in range(cta.blocks(rows.expert)):
+            var place, overflow = cta.first(rows.expert, part, column_tile), False
+            for _ in range(cta.blocks(rows.expert, part)):
                 overflow |= any_overflows(place.load_scales[0]())
                 place.advance(CONFIG.k_warps)
             all, result = any_thread[CONFIG.threads()](overflow), cta.result()
@@ -367,7 +406,10 @@ def compute_again[CONFIG: StreamConfig](cta: StreamCta[CONFIG], first_tile: UInt
             comptime if CONFIG.is_grouped:
                 if all or load_word(cta.memory.at(MARKS, index)) != 0:
                     var row = load_word(cta.memory.at(ROWS, index))
-                    Fallback(cta.a, matrix).store[CONFIG.is_gated](
+                    var exactly = Fallback[CONFIG.is_split](
+                        cta.a, matrix, cta.first_block(part), cta.num_blocks(part)
+                    )
+                    exactly.store[CONFIG.is_gated](
                         Int(row // cta.scheduler.rows_per_source),
                         cta.half,
                         cta.target.gate(),

@@ -34,7 +34,7 @@ from ...numbers.gates import Gate
 from ...numbers.scales import Scale
 from ...problem import Left, Problem
 from ...simt.arguments import Activations, ExpertWeights, Result
-from ...simt.host import CHUNK, FLOAT32, is_left_aligned
+from ...simt.host import FLOAT32, is_left_aligned
 from ...tiles import in_registers
 from ..target import Target, launch_activation
 from ..host import gemm, moe
@@ -46,7 +46,7 @@ from ..codec import may_need_two_factors
 from ..plan import Plan
 from ..prepare.kept import round_rows
 from ..routing import Places, launch_sums
-from ..shapes import MAX_ROW_FRAGMENTS, StreamConfig
+from ..shapes import GATED_FRAGMENTS, MAX_ROW_FRAGMENTS, StreamConfig, share_of
 from .activations import reciprocal_of
 from .cta import StreamCta, compute_again
 from ..decode.bf16 import TensorPlanes
@@ -82,7 +82,11 @@ def gemm_streaming[
         warp = broadcast(warp)
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
     var memory = GroupedMemory(
-        base, scheduler.experts, UInt32(scheduler.num_slots()), UInt32(a.k) // UInt32(BLOCK)
+        base,
+        scheduler.experts,
+        UInt32(scheduler.num_slots()),
+        UInt32(a.k) // UInt32(BLOCK),
+        scheduler.share,
     )
     var cta = StreamCta[CONFIG](
         a, is_aligned != 0, scheduler, weights, target, half, reciprocal, memory, warp
@@ -92,8 +96,10 @@ def gemm_streaming[
     if tile == end:
         return
     var row_tile, column_tile = cta.place_of(tile)
-    var expert = cta.find(row_tile).expert
-    var stream = WeightStream[CONFIG](cta.first(expert, column_tile), cta.blocks(expert))
+    var expert, part = cta.find(row_tile).expert, cta.part_of(row_tile)
+    var stream = WeightStream[CONFIG](
+        cta.first(expert, part, column_tile), cta.blocks(expert, part)
+    )
     if scheduler.is_early != 0:
         wait_on_dependent_grids()
         launch_dependent_grids()
@@ -103,26 +109,26 @@ def gemm_streaming[
     while True:
         # What comes next is loaded from here on.
         var next_column, next_blocks = column_tile, UInt32(0)
-        var here, next = expert, expert
+        var here, next, next_part = expert, expert, part
         comptime if CONFIG.is_grouped:
             if not is_staged:
                 if cta.stage(row_tile, 0):
                     keep_branch()
                     store_word(cta.memory.at(OVERFLOW), 1)
                 is_staged = True
-            here = load_word(cta.memory.at(EXPERT))
-            next, next_column = here, column_tile + 1
+            here, part = load_word(cta.memory.at(EXPERT)), cta.part()
+            next, next_part, next_column = here, part, column_tile + 1
             if next_column == scheduler.column_tiles:
                 next_column = 0
                 row_tile += 1
                 is_staged = False
             if tile + 1 < end:
                 if not is_staged:
-                    next = cta.find(row_tile).expert
-                next_blocks = cta.blocks(next)
+                    next, next_part = cta.find(row_tile).expert, cta.part_of(row_tile)
+                next_blocks = cta.blocks(next, next_part)
             var batch = cta.batch(tile, 0, column_tile)
             batch.prefetch_bias(batch.turn(cta.warp()), lane_here())
-        stream.begin(cta.blocks(here), cta.first(next, next_column), next_blocks)
+        stream.begin(cta.blocks(here, part), cta.first(next, next_part, next_column), next_blocks)
         var tensor_scales = TensorPlanes(0)
         comptime if CONFIG.scale == Scale.E4M3:
             tensor_scales = cta.tensor_scales(here, column_tile)
@@ -131,21 +137,22 @@ def gemm_streaming[
         clear(sums)
         var all_scales, is_anew = UInt32(0), False
         while True:
-            for stage in range(UInt32(0), cta.num_blocks(), STAGE_BLOCKS):
+            for stage in range(UInt32(0), cta.num_blocks(part), STAGE_BLOCKS):
                 var overflow = False
                 comptime if not CONFIG.is_grouped:
                     overflow = cta.stage(row_tile, stage)
                 var rows = cta.fragments().starting_at(Coord(cta.k_warp(), 0, lane_here(), 0))
                 if is_anew:
                     keep_branch()
-                    var place = cta.first(here, column_tile)
+                    var place = cta.first(here, cta.part(), column_tile)
                     place.advance(Int(stage))
                     var blocks = min(
-                        cta.blocks_from(here, stage), STAGE_BLOCKS // UInt32(CONFIG.k_warps)
+                        cta.blocks_from(here, cta.part(), stage),
+                        STAGE_BLOCKS // UInt32(CONFIG.k_warps),
                     )
                     overflow |= multiply_anew(stream, place, blocks, rows, sums)
                 else:
-                    var stop = cta.blocks_from(here, stage + STAGE_BLOCKS)
+                    var stop = cta.blocks_from(here, part, stage + STAGE_BLOCKS)
                     all_scales |= multiply(stream, stop, rows, sums)
                 if overflow:
                     store_word(cta.memory.at(OVERFLOW), 1)
@@ -229,8 +236,8 @@ def multiply_grouped[
     comptime if operands.has_factors:
         left = round_rows(left, problem.m, problem.k, memory.places, 0, queue)
     _launch_grouped[False, operands](
-        left, problem.k, StreamScheduler.of(problem), problem.experts, problem.n, target,
-        queue,
+        left, problem.k, 1, False, StreamScheduler.of(problem), problem.experts, problem.n,
+        target, queue,
     )  # fmt: skip
 
 
@@ -246,17 +253,19 @@ def multiply_experts[
     comptime if operands.has_factors:
         first = round_rows(first, problem.routing.tokens, width, memory.places, 0, queue)
     var hidden = Result(memory.hidden, problem.left.dtype, count, inner)
-    if moe.is_fused(problem.gate):
+    var parts = moe.LayerParts.of(problem)
+    if parts.is_gated:
         _launch_grouped[True, operands](
-            first, width, scheduler, problem.gate_up, problem.sums(),
+            first, width, 1, parts.is_long, scheduler, problem.gate_up, problem.sums(),
             Target(hidden, problem.gate), queue,
         )  # fmt: skip
     else:
         var sums = Target(Result(memory.rows, Int(FLOAT32), count, problem.sums()), Gate.NONE)
         _launch_grouped[False, operands](
-            first, width, scheduler, problem.gate_up, problem.sums(), sums, queue,
+            first, width, parts.first, parts.first > 1, scheduler, problem.gate_up,
+            problem.sums(), sums, queue,
         )  # fmt: skip
-        launch_activation(memory.rows, problem.gate, hidden, queue)
+        launch_activation(memory.rows, problem.gate, hidden, queue, parts.first)
     var left = problem.hidden_at(memory.hidden)
     comptime if operands.has_factors:
         left = round_rows(left, count, inner, memory.of_hidden, 0, queue)
@@ -265,9 +274,10 @@ def multiply_experts[
     scheduler.rows_per_source = 1
     scheduler.is_early = 1
     _launch_grouped[False, operands](
-        left, inner, scheduler, problem.down, width, Target(of_slots, Gate.NONE), queue,
+        left, inner, parts.second, parts.second > 1, scheduler, problem.down, width,
+        Target(of_slots, Gate.NONE), queue,
     )  # fmt: skip
-    launch_sums(problem, memory.rows, Places.as_slots(problem.down.count), queue)
+    launch_sums(problem, memory.rows, Places.as_slots(problem.down.count), queue, parts.second)
 
 
 def _launch_grouped[
@@ -275,32 +285,36 @@ def _launch_grouped[
 ](
     left: Left,
     k: Int,
-    var scheduler: StreamScheduler,
+    parts: Int,
+    wants_split: Bool,
+    scheduler: StreamScheduler,
     experts: Experts,
     n: Int,
     target: Target,
     mut queue: Some[Queue],
 ) raises:
-    """Launches the product with [n, k] weights."""
+    """Launches the product with [n, k] weights, K in parts."""
     var half = 0
     if is_gated and not target.gate().is_interleaved():
         half = n // 2
     var rows, columns = Int(scheduler.rows), Int(target.rows.columns)
+    var wanted = moe.streaming_config(rows, experts.count, is_gated).row_fragments
     comptime for row_fragments in range(1, MAX_ROW_FRAGMENTS + 1):
-        comptime config = StreamConfig.grouped(
-            row_fragments, is_gated, operands.weights.scale, operands.has_factors
-        )
-        if moe.streaming_config(rows, experts.count, is_gated).row_fragments == row_fragments:
-            scheduler.column_tiles = UInt32(ceildiv(columns, config.columns()))
-            queue.launch[gemm_streaming[config]](
-                moe.grid_of_streaming(
-                    config, rows, experts.count, scheduler.num_slots(), columns, k
-                ),
-                Activations(left, k),
-                UInt32(1 if is_left_aligned(left) else 0),
-                scheduler,
-                ExpertWeights(experts, n),
-                target,
-                UInt32(half),
-                reciprocal_of(UInt32(k // CHUNK)),
+        comptime for is_split in [False, True]:
+            comptime config = StreamConfig.grouped(
+                row_fragments, is_gated, operands.weights.scale, operands.has_factors, is_split
             )
+            comptime if not (is_gated and is_split) or row_fragments == GATED_FRAGMENTS:
+                if wanted == row_fragments and wants_split == is_split:
+                    queue.launch[gemm_streaming[config]](
+                        moe.grid_of_streaming(
+                            config, rows, experts.count, scheduler.num_slots(), columns, k, parts
+                        ),
+                        Activations(left, k),
+                        UInt32(1 if is_left_aligned(left) else 0),
+                        scheduler.cut(ceildiv(columns, config.columns()), k, parts),
+                        ExpertWeights(experts, n),
+                        target,
+                        UInt32(half),
+                        reciprocal_of(UInt32(share_of(k, parts) * K_LANES)),
+                    )

@@ -8,15 +8,17 @@
 Rows are slots, each with the id of its expert, or they are sorted and come with the size of each
 expert's group; rows behind the last group go to no expert. Every CTA finds the row tiles for itself, in
 its shared memory: all find the same, with the rows of an expert in order. Tiles of C are numbered row tile
-after row tile, and every CTA has as many in a row as all others. Its shared memory:
+after row tile, and every CTA has as many in a row as all others. Where shared memory has no room for all
+K of the rows, a row tile comes once for each part of K: the sums of parts are rows of their own, which
+the kernel behind adds up. A CTA's shared memory:
 
     0        whether bfloat16 cannot hold something
-    8        the expert and the rows of the row tile that is staged
+    4        the part of K, the expert and the rows of the row tile that is staged
     64       rows of the result, and marks, of that row tile
     320      a sum for each warp
     448      for each expert, and for no expert: where its row tiles end, its first row, its rows
     ...      the expert of each slot
-    ...      the staged rows, all blocks of K
+    ...      the staged rows, all blocks of K or those of a part
     ...      the partial sums of a batch of rows, twice if there is room: one is reduced while the next
              one comes
 """
@@ -35,10 +37,11 @@ from ...simt.views import flat_of
 from ..instructions.shared_memory import add_word, load_word, store_word
 from ..instructions.warp import keep_branch, lanes_where
 from ..routing import sums_before
-from ..shapes import FRAGMENT_BYTES, StreamConfig, TABLES_AT, WORD_BYTES, tables_end
+from ..shapes import FRAGMENT_BYTES, StreamConfig, TABLES_AT, WORD_BYTES, share_of, tables_end
 
 # Where these are, in words.
 comptime OVERFLOW = 0
+comptime PART = 1
 comptime EXPERT = 2
 comptime NUM_ROWS = 3
 comptime ROWS = 16
@@ -65,6 +68,8 @@ struct GroupedMemory(TrivialRegisterPassable):
     var slots: UInt32
     """How many have their experts here."""
     var k_blocks: UInt32
+    var share: UInt32
+    """Blocks of K of a part."""
 
     @always_inline
     def at(self, word: Int, index: UInt32 = 0) -> UInt32:
@@ -86,7 +91,8 @@ struct GroupedMemory(TrivialRegisterPassable):
     def partials[CONFIG: StreamConfig](self, batch: UInt32) -> UInt32:
         """Returns where the partial sums of a batch are, of those of all tiles."""
         comptime BLOCK_BYTES = CONFIG.row_fragments * FRAGMENT_BYTES
-        var first = self.fragments() + self.k_blocks * UInt32(BLOCK_BYTES)
+        var blocks = self.share if CONFIG.is_split else self.k_blocks
+        var first = self.fragments() + blocks * UInt32(BLOCK_BYTES)
         return first + batch % UInt32(CONFIG.buffers()) * UInt32(CONFIG.partial_bytes())
 
 
@@ -119,7 +125,7 @@ struct StreamScheduler(KernelStruct):
     var is_early: UInt32
     """Whether nothing but A comes from the kernel before."""
     var ranks: UInt32
-    """CTAs of a cluster, of a dense product."""
+    """Parts of K: of a dense product the CTAs of a cluster."""
     var share: UInt32
     """Blocks of K of each."""
 
@@ -150,6 +156,14 @@ struct StreamScheduler(KernelStruct):
         var experts, rows = UInt32(problem.gate_up.count), UInt32(problem.routing.count())
         var per_source = UInt32(problem.routing.slots)
         return Self(slots, groups, False, experts, rows, per_source, 0, 0, 1, 0)
+
+    def cut(self, column_tiles: Int, k: Int, parts: Int) -> Self:
+        """Returns it for a product with so many tiles of columns, whose K is in parts."""
+        var found = self
+        found.column_tiles = UInt32(column_tiles)
+        found.ranks = UInt32(parts)
+        found.share = UInt32(share_of(k, parts))
+        return found
 
     def num_slots(self) -> Int:
         """Returns how many slots have their experts in shared memory."""

@@ -23,7 +23,7 @@ from ...schedule.clusters import Bands
 from ..arguments import Result, Weights
 from ..host import (
     ALL_FACTORS,
-    ALL_ROWS,
+    ALL_TILES,
     Cut,
     FACTORS_OF_ALL,
     MANY_ROWS,
@@ -36,7 +36,6 @@ from ..host import (
     TileShape,
     factors_of,
     grid_of_tiles,
-    tile_of,
     workspace_of_tiles,
 )
 from ..instructions import here, shared_base, start_copy, wait_for_copies
@@ -58,7 +57,7 @@ comptime RESIDENT_GROUPS = 2
     `nvvm.minctasm`=SIMDLength(RESIDENT_GROUPS),
 )
 def matmul_tile[
-    element: Element, has_e4m3: Bool, tile_rows: Int, factors: Int
+    element: Element, has_e4m3: Bool, TILE: TileShape, factors: Int
 ](
     staged: FactoredRows,
     w: Weights,
@@ -67,7 +66,6 @@ def matmul_tile[
     sums_of_parts: DevicePointer[DType.float32],
 ):
     """Computes a tile of C, or a part of its sums."""
-    comptime TILE = tile_of(tile_rows, factors)
     var share = PartOfTile.of[TILE](UInt32(block_idx.x), staged.column_parts, result)
     var steps = Steps.of(share.part, staged.column_parts, staged.k)
     var first_row, first_column = share.first_row, share.first_column
@@ -88,7 +86,7 @@ def matmul_tile[
         Places.of(staged, w, layout, first_row, first_column, result)
     )
     # Half of the warps of large tiles decode while the others multiply. Whole warps agree.
-    comptime TAKES_TURNS = tile_rows == MANY_ROWS
+    comptime TAKES_TURNS = TILE.rows == MANY_ROWS
     if TAKES_TURNS and broadcast(UInt32(thread_idx.x)) >= UInt32(THREADS // 2):
         walk[False](staged, w, layout, first_row, steps, place, loads, product)
     else:
@@ -251,14 +249,16 @@ def _launch[
 ) raises:
     """Launches an instance of the kernel."""
     var wanted = factors_of(problem.left.format, problem.right.format, problem.k)
-    comptime for tile_rows in ALL_ROWS:
+    var of_sums = cut.beside(wanted)
+    comptime for tile in ALL_TILES:
         comptime for factors in ALL_FACTORS:
-            if cut.rows == tile_rows and factors == wanted:
-                queue.launch[matmul_tile[element, has_e4m3, tile_rows, factors]](
-                    grid_of_tiles(problem.m, problem.n, cut, factors),
-                    staged,
-                    Weights(problem),
-                    Int32(problem.right.layout),
-                    Result(problem),
-                    sums,
-                )
+            comptime if tile.beside(factors) == tile:
+                if of_sums.tile == tile and factors == wanted:
+                    queue.launch[matmul_tile[element, has_e4m3, tile, factors]](
+                        grid_of_tiles(problem.m, problem.n, of_sums),
+                        staged,
+                        Weights(problem),
+                        Int32(problem.right.layout),
+                        Result(problem),
+                        sums,
+                    )

@@ -12,7 +12,7 @@ from mojo_kernels.simt.tiles.kernel import matmul_tile
 from mojo_kernels.simt.tiles.marked import compute_marked
 from mojo_kernels.simt.tiles.parts import add_parts
 from mojo_kernels.simt.tiles.rows import stage_rows
-from mojo_kernels.simt.host import ALL_FACTORS, ALL_ROWS, FACTORS_OF_ALL, FACTORS_OF_STAGES
+from mojo_kernels.simt.host import ALL_FACTORS, ALL_TILES, NO_FACTORS
 
 
 def say[
@@ -38,17 +38,22 @@ def say[
     print(digits)
 
 
+def say_tiles[
+    element: Element, has_e4m3: Bool, architecture: StaticString
+](of_element: String) raises:
+    """Prints those of all tiles and factors; sums under E4M3 scales have some."""
+    comptime for tile in ALL_TILES:
+        comptime for factors in ALL_FACTORS:
+            comptime if tile.beside(factors) == tile and (factors != NO_FACTORS or not has_e4m3):
+                var name = String(of_element, "_", factors, "_", tile.rows, "x", tile.columns)
+                say[matmul_tile[element, has_e4m3, tile, factors], architecture](name)
+
+
 def main() raises:
     comptime for architecture in ["sm_80", "sm_89", "sm_90a"]:
         comptime for element in [Element.E2M1, Element.E4M3, Element.E5M2, Element.INT8]:
-            comptime for rows in ALL_ROWS:
-                comptime for factors in ALL_FACTORS:
-                    var name = String(materialize[element]().name(), "_", factors, "_", rows)
-                    say[matmul_tile[element, False, rows, factors], architecture](name)
-        comptime for rows in ALL_ROWS:
-            comptime for factors in [FACTORS_OF_ALL, FACTORS_OF_STAGES]:
-                var name = String("nvfp4_", factors, "_", rows)
-                say[matmul_tile[Element.E2M1, True, rows, factors], architecture](name)
+            say_tiles[element, False, architecture](String(materialize[element]().name()))
+        say_tiles[Element.E2M1, True, architecture]("nvfp4")
         say[stage_rows[False, True], architecture]("stage_rows")
         say[add_parts, architecture]("add_parts")
         say[compute_marked[PreshuffledCdna4], architecture]("compute_marked")
