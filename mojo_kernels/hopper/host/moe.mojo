@@ -224,6 +224,12 @@ struct LayerParts(TrivialRegisterPassable):
         var first = k_parts(slots, experts, slots, problem.width)
         return Self(False, False, first, second)
 
+    def are_for(self, slots: Int, experts: Int) -> Bool:
+        """Says whether there is room: of the most rows, listed tiles are faster than parts of K."""
+        comptime MOST_SHARE = SHARES[MAX_ROW_FRAGMENTS - 2]
+        var are_whole = max(self.first, self.second) == 1
+        return min(self.first, self.second) > 0 and (are_whole or slots <= MOST_SHARE * experts)
+
 
 def _listed(left: Left, k: Int, dtype: Int) -> Kernel:
     """Returns the kernel for listed rows, of what fast kernels take.
@@ -257,7 +263,7 @@ def kernel_of(problem: ExpertsProblem) -> Kernel:
         return Kernel.PORTABLE
     var width, inner = problem.width, problem.inner
     var parts, listed = LayerParts.of(problem), _listed(left, max(width, inner), problem.dtype)
-    if _are_few(left, slots, experts, listed) and min(parts.first, parts.second) > 0:
+    if _are_few(left, slots, experts, listed) and parts.are_for(slots, experts):
         return Kernel.STREAM
     return listed
 
