@@ -69,6 +69,15 @@ EIGHT_BIT_SHAPES = (
     (768, 6144, 4096), (128, 14336, 4096), (512, 512, 2880), (2048, 2048, 7168), (40, 2880, 2880),
     (320, 24576, 1536), (4096, 4096, 4096), (160, 768, 3072), (48, 9216, 4096),
 )  # fmt: skip
+FEW_ROWS = tuple(
+    (m, n, k)
+    for m in (1, 24, 40, 64, 96, 128, 192, 256)
+    for n, k in (
+        (7168, 2048), (4096, 4096), (3072, 1536), (2112, 7168), (5120, 1280), (9216, 4096),
+        (1280, 5120), (4096, 14336),
+    )
+)  # fmt: skip
+"""Further ones of E4M3 under float scales."""
 UNSEEN: Grid = {
     (1152, 6912): (3, 40, 300),
     (3840, 2560): (10, 100, 1200),
@@ -148,6 +157,12 @@ def lines_of_mxfp4(grid: Grid, log: Callable[[str], None] = print) -> Iterator[t
         log(f"{n} x {k}")
 
 
+def shapes_of(pair: Pair) -> tuple[Shape, ...]:
+    """Returns the shapes of a pair of eight bits."""
+    of_floats = pair[0].startswith("fp8")
+    return tuple(dict.fromkeys(EIGHT_BIT_SHAPES + FEW_ROWS * of_floats))
+
+
 def lines_of_eight_bits(log: Callable[[str], None] = print) -> Iterator[tuple]:
     """Yields lines of all plans for codes of eight bits, whose products are right."""
     import torch  # noqa: PLC0415
@@ -156,9 +171,9 @@ def lines_of_eight_bits(log: Callable[[str], None] = print) -> Iterator[tuple]:
     from bench.graph_timing import cold_copies, median_us  # noqa: PLC0415
     from mx_kernels._core.cuda import CUDA  # noqa: PLC0415
 
-    for m, n, k in EIGHT_BIT_SHAPES:
+    for m, n, k in dict.fromkeys(EIGHT_BIT_SHAPES + FEW_ROWS):
         x, y = torch.randn(m, k, device="cuda").bfloat16(), torch.randn(n, k, device="cuda") / 50
-        for pair in EIGHT_BITS:
+        for pair in (pair for pair in EIGHT_BITS if (m, n, k) in shapes_of(pair)):
             a, w = (mx.quantize(t, format=name) for t, name in zip((x, y), pair, strict=True))
             expected = a.dequantize(dtype="float32") @ w.dequantize(dtype="float32").T
             weights = cold_copies(w.preshuffle(), COLD_BYTES)

@@ -225,7 +225,6 @@ Hopper's builds on the room of any GPU.
             reduce.mojo           partial sums of consumers that split K, and of a cluster's CTAs
             rs_fp8.mojo           factors, bias or gate, rounding, store, of RS
             ss.mojo               the same of SS
-            store_warp.mojo       bulk copies of C, while consumers go on
             fallback.mojo         elements of C that operands or sums cannot give, in float64
         streaming/            small M, dense and grouped: weights stream through registers
             kernel.mojo           the kernel, and the launches; layers of experts

@@ -12,7 +12,7 @@ from max.gpu.primitives.warp import broadcast
 from .instructions.warp import keep_here, lane_here
 from .instructions.wgmma import Accumulator, PART_SUMS
 from .layout import K_LANES
-from .shapes import CONSUMER_WARPS, GROUPS, OCTET, PART_COLUMNS, PART_ROWS
+from .shapes import CONSUMER_WARPS, GROUPS, OCTET, PART_ROWS, SsTile
 
 comptime ROWS = 2
 """Columns of C of a lane of RS, rows of one of SS: they are an octet apart."""
@@ -53,7 +53,7 @@ def part_of[rows: Int, //, first: Int, count: Int](sums: Accumulator[rows]) -> A
 
 
 @fieldwise_init
-struct PartPlace[rows: Int](TrivialRegisterPassable):
+struct PartPlace[shape: SsTile](TrivialRegisterPassable):
     """What of an SS tile a thread has: rows `OCTET` apart, pairs of columns `OCTET` apart."""
 
     var entry: UInt32
@@ -73,7 +73,7 @@ struct PartPlace[rows: Int](TrivialRegisterPassable):
         """Returns that of this lane of a warp."""
         var group, in_group = divmod(warp, UInt32(CONSUMER_WARPS // GROUPS))
         var entry = warp * UInt32(WARP_ROWS_OF_A) + lane_here() // UInt32(K_LANES)
-        return Self(entry, entry % UInt32(Self.rows), Self.column_of(entry), in_group, group)
+        return Self(entry, entry % UInt32(Self.shape.rows), Self.column_of(entry), in_group, group)
 
     @staticmethod
     @always_inline
@@ -87,20 +87,20 @@ struct PartPlace[rows: Int](TrivialRegisterPassable):
     def column_of(entry: UInt32) -> UInt32:
         """Returns the first column of a thread that has a row among those of both consumers."""
         var column = 2 * (lane_here() % UInt32(K_LANES))
-        comptime if Self.rows == PART_ROWS:
-            column += entry // UInt32(PART_ROWS) * UInt32(PART_COLUMNS)
+        comptime if Self.shape.has_one_row():
+            column += entry // UInt32(PART_ROWS) * UInt32(Self.shape.part_columns())
         return column
 
     @always_inline
     def first_column(self) -> UInt32:
         """Returns the consumer's first column in the tile."""
-        comptime if Self.rows == PART_ROWS:
-            return self.group * UInt32(PART_COLUMNS)
+        comptime if Self.shape.has_one_row():
+            return self.group * UInt32(Self.shape.part_columns())
         return 0
 
     @always_inline
     def first_row(self) -> UInt32:
         """Returns the consumer's first row in the tile."""
-        comptime if Self.rows == PART_ROWS:
+        comptime if Self.shape.has_one_row():
             return 0
         return self.group * UInt32(PART_ROWS)

@@ -41,7 +41,15 @@ from .host.workspace import (
 )
 from .layout import NVFP4
 from .plan import MainLoop, OperandType, Plan
-from .shapes import TILE_HEIGHTS, RS_TILE_HEIGHTS, GROUPS, NUMBER_BYTES, ROW_BYTES, columns_of
+from .shapes import (
+    GROUPS,
+    NUMBER_BYTES,
+    PLAIN_TILES,
+    ROW_BYTES,
+    RS_TILE_HEIGHTS,
+    SsTile,
+    TILE_HEIGHTS,
+)
 from .prepare.float_scales import FloatOperands, FloatScaledRows, FloatScales
 from .prepare.kept import Nvfp4Rows, round_rows
 from .prepare.kernel import TilesOfB, launch_prepare
@@ -111,12 +119,11 @@ def _launch[
         raise Error("plan: MXFP6 weights are for an SS main loop")
     var cut = plan.within(Int(rows.num_steps()))
     comptime if in_workspace:
-        var left, right = rows.left.mapped(m, tile_rows), rows.right.mapped(
-            n, columns_of(tile_rows)
-        )
+        comptime shape = SsTile.largest(tile_rows)
+        var left, right = rows.left.mapped(m, tile_rows), rows.right.mapped(n, shape.columns)
         comptime if Rows.IS_BF16:
             left = _kept(problem, problem.left, tile_rows)
-        launch_ss[rows=tile_rows](problem, rows, left, right, cut, queue)
+        launch_ss[shape=shape](problem, rows, left, right, cut, queue)
     else:
         var grid = grid_of_rs_fp8(m, n, k, cut, bits)
         comptime if Rows.IS_E5M2:
@@ -163,23 +170,24 @@ def _launch_nvfp4[
     var b = TilesOfB.of(problem, ctas_of_tile(n, MAX_TILE_CTAS))
     var source = SourceRows[False].of(m, k, LANE_CHUNKS)
     launch_prepare(Activations(problem), b, rows, source, queue)
-    var right = rows.right.mapped(n, columns_of(tile_rows))
+    comptime shape = SsTile.largest(tile_rows)
+    var right = rows.right.mapped(n, shape.columns)
     var cut = plan.within(Int(rows.right.num_steps))
-    launch_ss[rows=tile_rows](problem, rows, _kept(problem, left, tile_rows), right, cut, queue)
+    launch_ss[shape=shape](problem, rows, _kept(problem, left, tile_rows), right, cut, queue)
 
 
 def launch_float_scaled(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Launches E4M3 under float scales, both sides plain; floats are encoded before."""
     var scaling = Scaling.of(problem.left.format, problem.right.format, problem.k)
     comptime for known in [Scaling.ROWS, Scaling.TILES, Scaling.COLUMNS]:
-        comptime for tile_rows in TILE_HEIGHTS:
-            if scaling == known and plan.rows == tile_rows:
-                return _launch_float_scaled[known, tile_rows](problem, plan, queue)
-    raise Error(String("plan: no tile has ", plan.rows, " rows"))
+        comptime for shape in PLAIN_TILES:
+            if scaling == known and SsTile(plan.rows, plan.columns) == shape:
+                return _launch_float_scaled[known, shape](problem, plan, queue)
+    raise Error(String("plan: no tile is ", plan.rows, "x", plan.columns))
 
 
 def _launch_float_scaled[
-    scaling: Scaling, tile_rows: Int
+    scaling: Scaling, shape: SsTile
 ](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     var m, n, k = problem.m, problem.n, problem.k
     var codes, scales = problem.left.values, problem.left.scales
@@ -195,8 +203,8 @@ def _launch_float_scaled[
         FloatScales.at(scales, m, block_of(problem.left.format), k),
         FloatScales.at(problem.right.scales, n, block_of(problem.right.format), k),
     )
-    var left = MappedRows(codes, m, k, k, tile_rows)
-    var right = MappedRows(problem.right.codes, n, k, k, columns_of(tile_rows))
-    launch_ss[rows=tile_rows](
+    var left = MappedRows(codes, m, k, k, shape.rows)
+    var right = MappedRows(problem.right.codes, n, k, k, shape.columns)
+    launch_ss[shape=shape](
         problem, operands, left, right, plan.within(ceildiv(k, ROW_BYTES)), queue
     )

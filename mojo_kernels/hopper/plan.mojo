@@ -11,7 +11,8 @@
     rs_e4m3    wgmma of FP8            decoded in registers        64, 128 x 128            splitK
     ss_bf16    wgmma of bfloat16       prepared in the workspace   128 x 128, 64 x 256      splitK
     ss_e5m2    wgmma of FP8            prepared in the workspace   128 x 128, 64 x 256
-    ss_e4m3    wgmma of FP8            as they lie, or prepared    128 x 128, 64 x 256      splitK
+    ss_e4m3    wgmma of FP8            prepared                    128 x 128, 64 x 256      splitK
+    ss_e4m3    wgmma of FP8            as they lie                 128 x 128, 64 x 64, 128  splitK
     portable   the kernels of any GPU, which choose their tiles themselves
 
 Rows and columns are those of the tile of C of a CTA. RS main loops have weights in registers, SS main
@@ -160,9 +161,9 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
         return Self(kernel, rows, RS_COLUMNS, 1, Scheduler.STREAM_K)
 
     @staticmethod
-    def ss(kernel: Kernel, rows: Int, ranks: Int = 1) -> Self:
-        """Returns a plan of `gemm_ss`: tiles are as large, whatever their rows."""
-        return Self(kernel, rows, SS_TILE_ELEMENTS // max(rows, 1), ranks, Scheduler.TILES)
+    def ss(kernel: Kernel, rows: Int, columns: Int) -> Self:
+        """Returns a plan of `gemm_ss`."""
+        return Self(kernel, rows, columns, 1, Scheduler.TILES)
 
     @staticmethod
     def portable_tiles(tile: TileShape, parts: Int) -> Self:
@@ -242,12 +243,20 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
         if self.kernel.main_loop == MainLoop.SS:
             if self.is_stream_k() or (self.kernel == Kernel.SS_E5M2 and self.ranks > 1):
                 return False
-            return self.rows in (64, 128) and self.columns * self.rows == SS_TILE_ELEMENTS
+            if self.kernel != Kernel.SS_E4M3:
+                return self.rows in (64, 128) and self.columns * self.rows == SS_TILE_ELEMENTS
+            var is_there = self.rows == 64 and self.columns in (64, 128)
+            is_there = is_there or self.rows == 128 and self.columns == 128
+            return is_there and self.ranks <= self.most_ranks()
         if self.columns != RS_COLUMNS or self.rows not in (64, 128, 256):
             return False
         if self.kernel == Kernel.RS_E4M3:
             return self.rows < 256 and not self.is_stream_k()
         return self.rows < 256 or self.ranks == 1
+
+    def most_ranks(self) -> Int:
+        """Returns the most CTAs that split K: each has 16 columns or more to add up."""
+        return min(MAX_RANKS, self.columns // 16)
 
     def is_stream_k(self) -> Bool:
         """Says whether CTAs have equal shares of K, whatever the number of tiles."""

@@ -295,12 +295,6 @@ def room_bytes(tile_rows: Int) -> Int:
 
 comptime PART_ROWS = INSTRUCTION_ROWS
 """Rows of A of a consumer."""
-comptime PART_COLUMNS = COLUMNS
-"""Columns of a consumer."""
-comptime PART_PITCH = 2 * PART_COLUMNS + 16
-"""Bytes from one row of a consumer's room to the next: 16 more, against bank conflicts."""
-comptime PART_BYTES = PART_ROWS * PART_PITCH
-"""Bytes of a consumer's room."""
 comptime WORD = 4
 """Bytes of a factor."""
 comptime ENTRIES = GROUPS * INSTRUCTION_ROWS
@@ -309,25 +303,59 @@ comptime MARK_WORDS = 16
 """Room for the marks of a slot."""
 
 
-def columns_of(tile_rows: Int) -> Int:
-    """Returns the columns of tiles of so many rows."""
-    comptime assert GROUPS * PART_ROWS * PART_COLUMNS == SS_TILE_ELEMENTS, "a tile has two parts"
-    return SS_TILE_ELEMENTS // tile_rows
+@fieldwise_init
+struct SsTile(Equatable, TrivialRegisterPassable):
+    """A tile of C: two parts of `PART_ROWS` rows, a consumer each.
+
+    They are beside each other in tiles of so many rows, else below each other.
+    """
+
+    var rows: Int
+    var columns: Int
+
+    @staticmethod
+    def largest(rows: Int) -> Self:
+        """Returns the largest tile of so many rows."""
+        return Self(rows, SS_TILE_ELEMENTS // rows)
+
+    def has_one_row(self) -> Bool:
+        """Says whether parts are beside each other."""
+        return self.rows == PART_ROWS
+
+    def part_columns(self) -> Int:
+        """Returns the columns of a consumer."""
+        return self.columns // GROUPS if self.has_one_row() else self.columns
+
+    def part_pitch(self) -> Int:
+        """Returns the bytes from one row of a consumer's room to the next.
+
+        16 more than a row has, against bank conflicts.
+        """
+        return 2 * self.part_columns() + 16
+
+    def part_bytes(self) -> Int:
+        """Returns the bytes of a consumer's room."""
+        return PART_ROWS * self.part_pitch()
+
+    def slots_at(self) -> Int:
+        """Returns where the slots are, behind the rooms."""
+        return HEADER_BYTES + GROUPS * self.part_bytes()
+
+    def slot_bytes(self) -> Int:
+        """Returns the bytes of a stage's slot: factors, ends and biases, marks, four facts."""
+        return WORD * (ENTRIES + 2 * self.columns + MARK_WORDS + 4)
+
+    def stages(self) -> StageSpace:
+        """Returns the stages of rows of both sides, behind their slots."""
+        var stage_bytes = (self.rows + self.columns) * ROW_BYTES
+        var space = SHARED_BYTES - self.slots_at() - SWIZZLE_BYTES
+        var count = space // (stage_bytes + self.slot_bytes())
+        var first_at = align_up(self.slots_at() + count * self.slot_bytes(), SWIZZLE_BYTES)
+        return StageSpace(first_at, stage_bytes, count)
 
 
-def slot_bytes(columns: Int) -> Int:
-    """Returns the bytes of a stage's slot: factors, ends and biases, marks, four facts."""
-    return WORD * (ENTRIES + 2 * columns + MARK_WORDS + 4)
-
-
-def mapped_stages(tile_rows: Int) -> StageSpace:
-    """Returns the stages of rows of both sides, behind their slots."""
-    var slots_at = HEADER_BYTES + GROUPS * PART_BYTES
-    var columns = columns_of(tile_rows)
-    var stage_bytes = (tile_rows + columns) * ROW_BYTES
-    var count = (SHARED_BYTES - slots_at - SWIZZLE_BYTES) // (stage_bytes + slot_bytes(columns))
-    var first_at = align_up(slots_at + count * slot_bytes(columns), SWIZZLE_BYTES)
-    return StageSpace(first_at, stage_bytes, count)
+comptime PLAIN_TILES: List[SsTile] = [SsTile(64, 64), SsTile(64, 128), SsTile(128, 128)]
+"""Tiles of codes as they lie."""
 
 
 # Weights that stream through registers: `streaming`. A cluster has a tile of a dense product, whose

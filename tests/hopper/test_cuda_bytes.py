@@ -33,7 +33,8 @@ SHAPES = [
 PLANS = [
     "", "ss_e4m3 128x128 prepared", "rs_e4m3 64x128 splitK2", "rs_e4m3 128x128",
     "rs_e4m3 128x128 splitK4", "ss_e4m3 64x256 prepared", "ss_e4m3 128x128 splitK2 prepared",
-    "ss_e4m3 64x256", "ss_e4m3 128x128", "ss_e4m3 64x256 splitK4", "ss_e4m3 128x128 splitK2",
+    "ss_e4m3 64x64", "ss_e4m3 128x128", "ss_e4m3 64x64 splitK4", "ss_e4m3 128x128 splitK2",
+    "ss_e4m3 64x128", "ss_e4m3 64x128 splitK8",
 ]  # fmt: skip
 """Those of MX formats, and of float scales; of the others, the table chooses."""
 

@@ -81,9 +81,9 @@ def test_eight_bits_in_every_plan(pair, seed):
     if not pair[0].startswith("mx"):
         plans = [
             "ss_e4m3 128x128",
-            "ss_e4m3 64x256",
+            "ss_e4m3 64x64",
             "ss_e4m3 128x128 splitK4",
-            "ss_e4m3 64x256 splitK2",
+            "ss_e4m3 64x128 splitK2",
         ]
     shapes = [(33, 100, 288), (7, 35, 416), (130, 40, 672), (70, 264, 416)]
     for plan, (m, n, k) in zip(plans, shapes, strict=False):
@@ -109,7 +109,7 @@ def test_weights_of_six_bits_become_bytes_in_every_plan(pair, seed):
 
 @pytest.mark.parametrize("pair", [("fp8", "fp8_block_2d"), ("fp8_block", "fp8")])
 def test_one_side_may_have_a_scale_a_row_and_the_other_one_blocks(pair):
-    for plan in ("ss_e4m3 64x256", "ss_e4m3 128x128 splitK2"):
+    for plan in ("ss_e4m3 64x64", "ss_e4m3 128x128 splitK2"):
         check(coded(20, 288, pair[0], 1), coded(130, 288, pair[1], 2), plan)
 
 
@@ -138,7 +138,7 @@ def test_a_row_that_bytes_cannot_hold_is_computed_another_way(plan):
     check(a, w, plan)
 
 
-@pytest.mark.parametrize("plan", ["ss_e4m3 64x256", "ss_e4m3 128x128 splitK2"])
+@pytest.mark.parametrize("plan", ["ss_e4m3 64x64", "ss_e4m3 64x128 splitK2"])
 @pytest.mark.parametrize(
     "pair", [("fp8", "fp8"), ("fp8_block", "fp8_block_2d"), ("fp8", "fp8_block")]
 )
@@ -149,7 +149,7 @@ def test_scales_beyond_float32_sums_are_computed_another_way(pair, plan):
     check(a, w, plan)
 
 
-@pytest.mark.parametrize("plan", ["ss_e4m3 64x256", "ss_e4m3 128x128 splitK2"])
+@pytest.mark.parametrize("plan", ["ss_e4m3 64x64", "ss_e4m3 64x128 splitK2"])
 def test_a_row_whose_factors_are_too_large_for_sums_is_computed_another_way(plan):
     """In its second block only: of two ranks, the other one finds it."""
     a, w = coded(5, 288, "fp8_block", 1), coded(40, 288, "fp8_block_2d", 2)
@@ -342,7 +342,7 @@ def test_activations_become_codes_in_the_call(activations, m, k, lanes, dtype):
     rows = 128 if m > 128 else 64
     plan = f"rs_{'e5m2' if activations == 'mxfp4' else 'e4m3'} {rows}x128"
     if is_mapped:
-        plan = f"ss_e4m3 {rows}x{128 * 128 // rows}"
+        plan = f"ss_e4m3 {rows}x{rows}"
     got, launches = multiplied(x[row_of], w, plan, activations=activations)
     same, _ = multiplied(mx.quantize(x, format=activations), w, plan)
     assert np.array_equal(values_of(got), values_of(same)[row_of], equal_nan=True)
@@ -358,7 +358,7 @@ def test_a_cluster_has_no_more_groups_than_there_are_steps_of_k(pair):
     """A group without one would wait for ever."""
     small, large = {
         "mxfp4": ("rs_e5m2 64x128", "rs_e5m2 128x128"),
-        "fp8": ("ss_e4m3 64x256", "ss_e4m3 128x128"),
+        "fp8": ("ss_e4m3 64x64", "ss_e4m3 128x128"),
         "mxfp8": ("rs_e4m3 64x128", "rs_e4m3 128x128"),
     }[pair[0]]
     for plan, k, ranks in ((f"{small} splitK4", 32, 1), (f"{large} splitK8", 416, 4)):
@@ -434,8 +434,9 @@ def test_groups_that_multiply_numbers_meet_too(tokens, groups, seed, activations
         ("mxfp8", "ss_e4m3 128x128 prepared", (128, 128), 300),
         ("mxfp8", "ss_e4m3 64x256 prepared", (64, 256), 300),
         ("mxfp8", "rs_e4m3 128x128", (128, 128), 300), ("mxfp4", PREPARED, (128, 128), 500),
-        ("fp8", "ss_e4m3 128x128", (128, 128), 300), ("fp8", "ss_e4m3 64x256", (64, 256), 300),
+        ("fp8", "ss_e4m3 128x128", (128, 128), 300), ("fp8", "ss_e4m3 64x64", (64, 64), 300),
         ("fp8_block", "ss_e4m3 128x128", (128, 128), 300),
+        ("fp8_block", "ss_e4m3 64x64", (64, 64), 300),
     ],
 )  # fmt: skip
 def test_tiles_go_on_from_one_to_the_next_through_all_stages(format, plan, tile, n):

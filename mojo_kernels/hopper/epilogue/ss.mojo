@@ -1,6 +1,6 @@
 """From an SS consumer's sums to C: factors of columns and rows of A, the bias, rounding, memory.
 
-    whole K          a warp's 16 rows go through the room of its warp group, see `store_warp`
+    whole K          a warp's 16 rows turn in a room: lanes store eight neighbours each
     cluster split-K  a rank adds up some columns of all rows of the tile; the sums of others are loaded
                      from their shared memory, in whose stages' place they lie
 
@@ -16,7 +16,8 @@ from std.bit import log2_floor
 from std.memory import bitcast
 
 from ...simt.arguments import Activations, Result, Weights
-from ...simt.host import BFLOAT16
+from ...simt.host import BFLOAT16, CHUNK, VECTOR_BYTES
+from ...simt.views import flat_of
 from ..accumulator import PartPlace, ROWS, WARP_ROWS_OF_A, place_of
 from ..host.gemm import Scaling
 from ..instructions.packed import round_two
@@ -25,6 +26,7 @@ from ..instructions.shared_memory import (
     cluster_barrier,
     leave_cluster,
     load_peer_word,
+    load_quad,
     load_word,
     peer_address,
     store_pair,
@@ -39,50 +41,44 @@ from ..instructions.named_barriers import wait_for_consumers
 from ..pipeline.slots import Slot, TileFacts, load_float, load_floats, load_four
 from ..pipeline.stages import SsRing, release, slot_of
 from ..plan import MAX_RANKS, log_of_ranks
-from ..scheduler import TileScheduler
 from ..shapes import (
     CONSUMER_WARPS,
-    GROUPS,
     HEADER_BYTES,
     MARK_WORDS,
     OCTET,
-    PART_BYTES,
-    PART_COLUMNS,
-    PART_PITCH,
     PART_ROWS,
     QUAD,
+    SsTile,
     WARP_ROWS,
-    columns_of,
 )
 from .reduce import Cluster, Region, sum_of_ranks
-from .store_warp import StorePipeline
 
-comptime PartRoom = TileAddresses[DType.uint16, PART_ROWS, PART_PITCH // 2]
+comptime PartRoom[shape: SsTile] = TileAddresses[DType.uint16, PART_ROWS, shape.part_pitch() // 2]
 """Where a consumer's part of C goes through, [row][column], padded against bank conflicts."""
 
 
 @always_inline
-def room_of(base: UInt32, group: UInt32) -> PartRoom:
+def room_of[shape: SsTile](base: UInt32, group: UInt32) -> PartRoom[shape]:
     """Returns the room of a consumer, by where the CTA's shared memory begins."""
-    return PartRoom(base + UInt32(HEADER_BYTES) + group * UInt32(PART_BYTES))
+    return PartRoom[shape](base + UInt32(HEADER_BYTES) + group * UInt32(shape.part_bytes()))
 
 
 @fieldwise_init
-struct Marks[rows: Int](TrivialRegisterPassable):
+struct Marks[shape: SsTile](TrivialRegisterPassable):
     """What of a consumer's part of a tile is computed exactly."""
 
     var of_rows: SIMD[DType.uint32, PART_ROWS // 32]
-    var of_columns: SIMD[DType.uint32, PART_COLUMNS // 32]
+    var of_columns: SIMD[DType.uint32, Self.shape.part_columns() // 32]
 
     @staticmethod
     @always_inline
-    def load(last: SsRing[Self.rows], place: PartPlace[Self.rows]) -> Self:
+    def load(last: SsRing[Self.shape], place: PartPlace[Self.shape]) -> Self:
         """Loads those of a tile, behind whose last stage they are."""
         var found = Self(0, 0)
         comptime for i in range(PART_ROWS // 32):
             var word = place.group * UInt32(PART_ROWS // 32) + UInt32(i)
             found.of_rows[i] = load_word(slot_of(last).mark_at(word))
-        comptime for i in range(PART_COLUMNS // 32):
+        comptime for i in range(Self.shape.part_columns() // 32):
             var word = place.first_column() // 32 + UInt32(i)
             found.of_columns[i] = load_word(slot_of(last).column_mark_at(word))
         return found
@@ -95,26 +91,25 @@ struct Marks[rows: Int](TrivialRegisterPassable):
 
 @always_inline
 def finish[
-    rows: Int, Operands: SsOperands, //
+    shape: SsTile, Operands: SsOperands, //
 ](
-    mut sums: Accumulator[PART_COLUMNS],
-    last: SsRing[rows],
+    mut sums: Accumulator[shape.part_columns()],
+    last: SsRing[shape],
     tile: TileFacts,
-    place: PartPlace[rows],
-    mut store_pipeline: StorePipeline,
+    place: PartPlace[shape],
     operands: Operands,
     a: Activations,
     w: Weights,
     result: Result,
 ):
-    """Scales a warp's sums and stores them, or hands them over; lets go of the last stage."""
+    """Scales a warp's sums and stores them; lets go of the last stage."""
     var slot = slot_of(last)
-    var marks = Marks[rows].load(last, place)
+    var marks = Marks[shape].load(last, place)
     var factors = SIMD[DType.float32, ROWS](1)
     comptime if Operands.SCALING.is_of_rows():
         comptime for row in range(ROWS):
             factors[row] = load_float(slot.factor_at(place.entry + UInt32(OCTET * row)))
-    comptime for octet in range(PART_COLUMNS // OCTET):
+    comptime for octet in range(shape.part_columns() // OCTET):
         var column = place.column + UInt32(OCTET * octet)
         var ends, biases = load_floats(slot.end_at(column)), load_floats(slot.bias_at(column))
         comptime for row in range(ROWS):
@@ -124,16 +119,15 @@ def finish[
                 sums[part][at] = sum + biases[i]
     release(last)
     var is_marked = marks.any()
-    if stores_in_halves(result):
-        store_pipeline.wait_for_room()
-        if not is_marked:
-            if result.dtype == BFLOAT16:
-                put_in_room["bf16x2"](sums, room_of(last.base, place.group), place)
-            else:
-                keep_branch()
-                put_in_room["f16x2"](sums, room_of(last.base, place.group), place)
-        store_pipeline.say(is_marked)
-    if is_marked or not stores_in_halves(result):
+    if stores_in_halves(result) and not is_marked:
+        var room = room_of[shape](last.base, place.group)
+        if result.dtype == BFLOAT16:
+            put_in_room["bf16x2"](sums, room, place)
+        else:
+            keep_branch()
+            put_in_room["f16x2"](sums, room, place)
+        store_room(room, result, tile, place)
+    else:
         keep_branch()
         store_any(sums, result, tile, place)
         if is_marked:
@@ -143,11 +137,11 @@ def finish[
 
 @always_inline
 def store_marked_part[
-    rows: Int, //
+    shape: SsTile, //
 ](
-    marks: Marks[rows],
+    marks: Marks[shape],
     tile: TileFacts,
-    place: PartPlace[rows],
+    place: PartPlace[shape],
     operands: Some[SsOperands],
     a: Activations,
     w: Weights,
@@ -159,10 +153,10 @@ def store_marked_part[
     var first_column = tile.column + place.first_column()
     var of_rows = marks.of_rows[0] if warp_row < 32 else marks.of_rows[1]
     of_rows >>= warp_row % 32
-    for part in range(UInt32(WARP_ROWS_OF_A // OCTET * PART_COLUMNS // WARP_ROWS)):
+    for part in range(UInt32(WARP_ROWS_OF_A // OCTET * shape.part_columns() // WARP_ROWS)):
         var set, octet = divmod(part, UInt32(WARP_ROWS_OF_A // OCTET))
         var of_columns = UInt32(0)
-        comptime for i in range(PART_COLUMNS // 32):
+        comptime for i in range(shape.part_columns() // 32):
             if set // 2 == UInt32(i):
                 of_columns = marks.of_columns[i]
         operands.store_marked(
@@ -190,14 +184,14 @@ def scaled[
 
 @always_inline
 def put_in_room[
-    rows: Int, //, type: StaticString
-](sums: Accumulator[PART_COLUMNS], room: PartRoom, place: PartPlace[rows]):
+    shape: SsTile, //, type: StaticString
+](sums: Accumulator[shape.part_columns()], room: PartRoom[shape], place: PartPlace[shape]):
     """Rounds to two bytes and puts a warp's rows in the room."""
     # Lane 8 m + j says where row j of fragment m goes: octets of rows, then of columns.
     var fragment, row = divmod(lane_here(), UInt32(OCTET))
     row += place.warp * UInt32(WARP_ROWS_OF_A) + fragment % 2 * UInt32(OCTET)
     var to = room.at(Coord(row, fragment // 2 * UInt32(OCTET)))
-    comptime for octets in range(0, PART_COLUMNS // OCTET, 2):
+    comptime for octets in range(0, shape.part_columns() // OCTET, 2):
         var words = SIMD[DType.uint32, 4]()
         comptime for i in range(4):
             comptime part, at = place_of(octets + i // 2, i % 2, 0)
@@ -206,11 +200,43 @@ def put_in_room[
 
 
 @always_inline
+def store_room[
+    shape: SsTile, //
+](room: PartRoom[shape], result: Result, tile: TileFacts, place: PartPlace[shape]):
+    """Stores a warp's rows from the room."""
+    comptime ROW_CHUNKS = shape.part_columns() // CHUNK
+    comptime ROWS_AT_ONCE = 32 // ROW_CHUNKS
+    comptime COUNT = WARP_ROWS_OF_A // ROWS_AT_ONCE
+    syncwarp()
+    var row, chunk = divmod(lane_here(), UInt32(ROW_CHUNKS))
+    row += place.warp * UInt32(WARP_ROWS_OF_A)
+    var column = chunk * UInt32(CHUNK)
+    var at = room.starting_at(Coord(row, column))
+    var chunks = Array[SIMD[DType.uint32, 4], COUNT](uninitialized=True)
+    comptime for i in range(COUNT):
+        chunks[i] = load_quad(at.at(Coord(i * ROWS_AT_ONCE, 0)))
+    row += tile.row + place.first_row()
+    column += tile.column + place.first_column()
+    var to = result.output.unsafe_offset(2 * (Int(row) * Int(result.columns) + Int(column)))
+    comptime for i in range(COUNT):
+        if row + UInt32(i * ROWS_AT_ONCE) < result.rows and column < result.columns:
+            flat_of(to.unsafe_bitcast[UInt32]()).store[alignment=VECTOR_BYTES](Coord(0), chunks[i])
+        to = to.unsafe_offset(2 * ROWS_AT_ONCE * Int(result.columns))
+    # All have loaded what the next tile takes the place of.
+    syncwarp()
+
+
+@always_inline
 def store_any[
-    rows: Int, //
-](sums: Accumulator[PART_COLUMNS], result: Result, tile: TileFacts, place: PartPlace[rows],):
+    shape: SsTile, //
+](
+    sums: Accumulator[shape.part_columns()],
+    result: Result,
+    tile: TileFacts,
+    place: PartPlace[shape],
+):
     """Stores a thread's elements one by one: any number of columns; biases are in them."""
-    comptime for octet in range(PART_COLUMNS // OCTET):
+    comptime for octet in range(shape.part_columns() // OCTET):
         comptime for row in range(ROWS):
             comptime for i in range(2):
                 comptime part, at = place_of(octet, row, i)
@@ -223,33 +249,13 @@ def store_any[
 
 
 @always_inline
-def store_parts[
-    rows: Int
-](base: UInt32, storer: StorePipeline, scheduler: Some[TileScheduler], result: Result,):
-    """Copies a consumer's part of all tiles from its room; one thread calls it."""
-    var store_pipeline = storer
-    var place = PartPlace[rows].of_warp(storer.group * UInt32(CONSUMER_WARPS // GROUPS))
-    var room = room_of(base, storer.group).base
-    var index = scheduler.first()
-    while scheduler.has(index):
-        var tile = scheduler.tile(index)
-        index = scheduler.after(index)
-        store_pipeline.store[PART_ROWS, PART_COLUMNS, PART_PITCH](
-            room,
-            result,
-            tile.row + place.first_row(),
-            tile.column + place.first_column(),
-        )
-
-
-@always_inline
 def store_columns[
-    rows: Int, Operands: SsOperands, //
+    shape: SsTile, Operands: SsOperands, //
 ](
-    sums: Accumulator[PART_COLUMNS],
-    last: SsRing[rows],
+    sums: Accumulator[shape.part_columns()],
+    last: SsRing[shape],
     tile: TileFacts,
-    place: PartPlace[rows],
+    place: PartPlace[shape],
     cluster: Cluster,
     operands: Operands,
     a: Activations,
@@ -257,15 +263,15 @@ def store_columns[
     result: Result,
 ):
     """Adds up and stores this rank's columns of the cluster's tile; all consumers call it."""
-    var num_rows = min(UInt32(rows), result.rows - tile.row)
-    var region = Region[rows, columns_of(rows)](last.base + UInt32(last.SPACE.first_at))
+    var num_rows = min(UInt32(shape.rows), result.rows - tile.row)
+    var region = Region[shape.rows, shape.columns](last.base + UInt32(last.SPACE.first_at))
     # All warps have read their stages, in whose place the sums are put.
     wait_for_consumers()
     comptime for row in range(ROWS):
         var of_tile = place.row + UInt32(OCTET * row)
         if of_tile < num_rows:
             var to = region.at(Coord(of_tile, place.column))
-            comptime for octet in range(PART_COLUMNS // OCTET):
+            comptime for octet in range(shape.part_columns() // OCTET):
                 comptime part, at = place_of(octet, row, 0)
                 store_pair(
                     to + UInt32(4 * OCTET * octet),
@@ -275,7 +281,7 @@ def store_columns[
                 )
     # Rooms are free: who splits K hands nothing over.
     var word = lane_here() % UInt32(MARK_WORDS)
-    var marks_at = room_of(last.base, 0).base + 4 * word
+    var marks_at = room_of[shape](last.base, 0).base + 4 * word
     if thread_idx.x < 32:
         store_word(marks_at, load_word(slot_of(last).mark_at(word)))
     cluster_barrier()
@@ -297,10 +303,10 @@ def store_columns[
 
 @always_inline
 def add_ranks[
-    rows: Int, Operands: SsOperands, //, ranks: Int
+    shape: SsTile, Operands: SsOperands, //, ranks: Int
 ](
-    region: Region[rows, columns_of(rows)],
-    last: SsRing[rows],
+    region: Region[shape.rows, shape.columns],
+    last: SsRing[shape],
     tile: TileFacts,
     num_rows: UInt32,
     rank: UInt32,
@@ -308,7 +314,7 @@ def add_ranks[
     result: Result,
 ):
     """Adds up the sums of all ranks for this one's columns: rank 0 + rank 1 + .."""
-    comptime COLUMNS = columns_of(rows)
+    comptime COLUMNS = shape.columns
     comptime QUADS = COLUMNS // ranks // QUAD
     comptime TURN = 32 * CONSUMER_WARPS // QUADS
     var slot = slot_of(last)
@@ -328,9 +334,9 @@ def add_ranks[
 
 @always_inline
 def store_marked[
-    rows: Int, //
+    shape: SsTile, //
 ](
-    last: SsRing[rows],
+    last: SsRing[shape],
     marks: UInt32,
     tile: TileFacts,
     num_rows: UInt32,
@@ -341,7 +347,7 @@ def store_marked[
     result: Result,
 ):
     """Computes what is marked of this rank's columns; a lane has a word of the marks."""
-    var num_sets = UInt32(columns_of(rows) // WARP_ROWS) >> log_of_ranks(cluster.ranks)
+    var num_sets = UInt32(shape.columns // WARP_ROWS) >> log_of_ranks(cluster.ranks)
     var warp = broadcast(UInt32(thread_idx.x) // 32)
     var num_octets = (num_rows + UInt32(OCTET - 1)) // UInt32(OCTET)
     for part in range(warp, num_sets * num_octets, UInt32(CONSUMER_WARPS)):
@@ -349,10 +355,10 @@ def store_marked[
         var row = octet * UInt32(OCTET)
         var column = (cluster.rank * num_sets + set) * UInt32(WARP_ROWS)
         var entry = row
-        comptime if rows == PART_ROWS:
-            entry += column // UInt32(PART_COLUMNS) * UInt32(PART_ROWS)
+        comptime if shape.has_one_row():
+            entry += column // UInt32(shape.part_columns()) * UInt32(PART_ROWS)
         var of_rows = shuffle_idx(marks, entry // 32) >> (entry % 32) & 0xFF
-        var word = UInt32(Slot[columns_of(rows)].ROW_WORDS) + column // 32
+        var word = UInt32(Slot[shape].ROW_WORDS) + column // 32
         var of_columns = shuffle_idx(marks, word) >> (column % 32) & 0xFFFF
         operands.store_marked(
             a, w, result, tile.row + row, result.rows, tile.column + column, of_rows, of_columns

@@ -29,6 +29,10 @@ Plans whose tensor cores take E4M3 have fewer:
     rounds, if ranks are 2; if 4; if 8                     ranks add up
     m * k / 2**20, if weights are prepared                 operand preparation: rows of A
     n * k / 2**20, if weights are prepared                 operand preparation: rows of B
+    else: n * k / 2**20                                    weights are read
+      rounds, if ranks are more, * rows of a tile / 64     ranks add up rows
+      rounds * steps * rows of a tile / 64                 a step, by rows that are there
+      CTAs * steps / multiprocessors                       all read at once
 
 `python -m bench.cuda_tune table` asks here for the terms of what was measured, and writes the costs
 to `measured`. The portable kernel has none. Plans that differ in their ranks alone are reckoned
@@ -116,7 +120,7 @@ struct Family(TrivialRegisterPassable):
         var most = MAX_RANKS
         var kernel = self.plan.kernel
         if kernel.operand == E4M3:
-            most = MAX_PREPARED_RANKS if kernel.is_prepared else MAX_RANKS
+            most = MAX_PREPARED_RANKS if kernel.is_prepared else self.plan.most_ranks()
         elif kernel.main_loop == MainLoop.SS or self.plan.is_stream_k():
             return 1
         elif self.plan.rows == WIDE_ROWS:
@@ -163,27 +167,29 @@ comptime FAMILIES = [
     _rs(BF16, 64, 17),
     _rs(BF16, 128, 65),
     _rs(BF16, 256, 33),
-    _any_rows(Plan.ss(Kernel.SS_E5M2, 128), Pair.MXFP4, 64),
+    _any_rows(Plan.ss(Kernel.SS_E5M2, 128, 128), Pair.MXFP4, 64),
     _rs(E5M2, 64, 9, MOST_RS_E5M2),
     _rs(E5M2, 128, 65, MOST_RS_E5M2),
     _stream_k(E5M2, 64, 9, MOST_RS_E5M2),
     _stream_k(E5M2, 128, 65),
-    _any_rows(Plan.ss(Kernel.SS_BF16, 128), Pair.KEPT, 65),
+    _any_rows(Plan.ss(Kernel.SS_BF16, 128, 128), Pair.KEPT, 65),
     _stream_k(BF16, 64, 17, MOST_STREAM_K_64),
     _stream_k(BF16, 128, 65, MOST_STREAM_K_128),
     _stream_k(BF16, 256, 129, MOST_STREAM_K_256),
     _rs(E5M2, 256, 129),
     _stream_k(E5M2, 256, 129),
-    _any_rows(Plan.ss(Kernel.SS_E4M3, 64), Pair.ROWS),
-    _any_rows(Plan.ss(Kernel.SS_E4M3, 128), Pair.ROWS),
-    _any_rows(Plan.ss(Kernel.SS_E4M3, 64), Pair.BLOCKS),
-    _any_rows(Plan.ss(Kernel.SS_E4M3, 128), Pair.BLOCKS),
-    _any_rows(Plan.ss(Kernel.SS_E4M3_PREPARED, 64), Pair.MXFP8),
-    _any_rows(Plan.ss(Kernel.SS_E4M3_PREPARED, 128), Pair.MXFP8),
+    _any_rows(Plan.ss(Kernel.SS_E4M3, 64, 64), Pair.ROWS),
+    _any_rows(Plan.ss(Kernel.SS_E4M3, 64, 128), Pair.ROWS),
+    _any_rows(Plan.ss(Kernel.SS_E4M3, 128, 128), Pair.ROWS),
+    _any_rows(Plan.ss(Kernel.SS_E4M3, 64, 64), Pair.BLOCKS),
+    _any_rows(Plan.ss(Kernel.SS_E4M3, 64, 128), Pair.BLOCKS),
+    _any_rows(Plan.ss(Kernel.SS_E4M3, 128, 128), Pair.BLOCKS),
+    _any_rows(Plan.ss(Kernel.SS_E4M3_PREPARED, 64, 256), Pair.MXFP8),
+    _any_rows(Plan.ss(Kernel.SS_E4M3_PREPARED, 128, 128), Pair.MXFP8),
     _any_rows(Plan.rs(E4M3, 64), Pair.MXFP8),
     _any_rows(Plan.rs(E4M3, 128), Pair.MXFP8),
-    _any_rows(Plan.ss(Kernel.SS_E4M3_PREPARED, 64), Pair.MXFP8_MXFP4),
-    _any_rows(Plan.ss(Kernel.SS_E4M3_PREPARED, 128), Pair.MXFP8_MXFP4),
+    _any_rows(Plan.ss(Kernel.SS_E4M3_PREPARED, 64, 256), Pair.MXFP8_MXFP4),
+    _any_rows(Plan.ss(Kernel.SS_E4M3_PREPARED, 128, 128), Pair.MXFP8_MXFP4),
     _any_rows(Plan.rs(E4M3, 64), Pair.MXFP8_MXFP4),
     _any_rows(Plan.rs(E4M3, 128), Pair.MXFP8_MXFP4),
 ]
@@ -207,6 +213,12 @@ def terms_of(family: Family, m: Int, n: Int, k: Int) -> Terms:
         if kernel.is_prepared:
             terms[6] = Lanes(m * k) / (1 << 20)
             terms[7] = Lanes(n * k) / (1 << 20)
+        elif kernel.main_loop == MainLoop.SS:
+            var rows = Lanes(min(m, plan.rows)) / 64
+            terms[1] = RANKS.gt(1).select(rounds * rows, 0)
+            terms[5] = rounds * steps * rows
+            terms[7] = Lanes(n * k) / (1 << 20)
+            terms[8] = ctas * steps / MULTIPROCESSORS
         terms[9] = RANKS.eq(4).select(rounds, 0)
         terms[10] = RANKS.eq(8).select(rounds, 0)
         return terms^

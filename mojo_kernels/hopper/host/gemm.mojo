@@ -11,7 +11,7 @@ from ...problem import LeftKind, Problem, may_be
 from ...simt.host import BFLOAT16, FLOAT32, is_aligned
 from ..layout import BLOCK, NVFP4, OPERANDS
 from ..plan import Kernel, MULTIPROCESSORS, MainLoop, OperandType, PRESHUFFLED, Plan
-from ..shapes import COLUMNS, ROW_BYTES, RsConfig, RsLayout, StreamConfig, THREADS, mapped_stages
+from ..shapes import COLUMNS, ROW_BYTES, RsConfig, RsLayout, SsTile, StreamConfig, THREADS
 from ..shapes import num_steps_of
 from .workspace import MAX_K, is_shared
 
@@ -315,7 +315,8 @@ def grid_of_ss(m: Int, n: Int, plan: Plan) -> Grid:
     # CTAs that begin as others end lie anywhere on the chip: those that want the same boxes at
     # the same time are no neighbours then, and products of some rounds take a quarter longer.
     var starts_early = tiles * plan.ranks <= MULTIPROCESSORS
-    return _grid_of_tiles(tiles, plan, mapped_stages(plan.rows).end(), starts_early)
+    var space = SsTile(plan.rows, plan.columns).stages()
+    return _grid_of_tiles(tiles, plan, space.end(), starts_early)
 
 
 def shareable(m: Int, n: Int, k: Int, plan: Plan) -> Plan:

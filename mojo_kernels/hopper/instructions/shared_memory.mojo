@@ -261,33 +261,6 @@ def prefetch_map(map: Int):
 
 
 @always_inline
-def copy_out(target: MutPointer[UInt8, MutUntrackedOrigin], address: UInt32, num_bytes: UInt32):
-    """Starts copying contiguous bytes to global memory; `commit_copies` ends the thread's list."""
-    inlined_assembly[
-        "cp.async.bulk.global.shared::cta.bulk_group [$0], [$1], $2;",
-        NoneType,
-        constraints="l,r,r,~{memory}",
-        has_side_effect=True,
-    ](target, address, num_bytes)
-
-
-@always_inline
-def commit_copies():
-    """Ends the list of copies that this thread has started."""
-    inlined_assembly[
-        "cp.async.bulk.commit_group;", NoneType, constraints="~{memory}", has_side_effect=True
-    ]()
-
-
-@always_inline
-def wait_copies_read():
-    """Waits until what this thread's copies take from shared memory is read."""
-    inlined_assembly[
-        "cp.async.bulk.wait_group.read 0;", NoneType, constraints="~{memory}", has_side_effect=True
-    ]()
-
-
-@always_inline
 def init_barrier(address: UInt32, arrivals: UInt32):
     """Makes a barrier object whose phase ends after so many arrivals."""
     inlined_assembly[

@@ -2,7 +2,8 @@
 
 Instructions of numbers add to one sum. Those of bytes add 32 products to what there is so far, each
 cut off 13 bits below the largest one. So the sums of a stage begin anew, and are promoted to those in
-float32 registers, times its factors if there are such; meanwhile the next stage is multiplied:
+float32 registers, times its factors if there are such; meanwhile the next stage is multiplied, if there
+are registers for two:
 
     instructions    stage 0    stage 1    stage 2    ..
     promotion                  stage 0    stage 1    ..
@@ -22,7 +23,6 @@ from ..accumulator import PartPlace, ROWS, place_of
 from ..host.gemm import Scaling
 from ..instructions.shared_memory import wait_phase
 from ..instructions.wgmma import (
-    PART_SUMS,
     STEP_BYTES,
     Accumulator,
     UNIT_BYTES,
@@ -32,10 +32,10 @@ from ..instructions.wgmma import (
 )
 from ..pipeline.slots import load_float, load_floats
 from ..pipeline.stages import SsRing, release, slot_of
-from ..shapes import OCTET, PART_COLUMNS, ROW_BYTES, WORD
+from ..shapes import COLUMNS, OCTET, ROW_BYTES, SsTile, WORD
 from ..gemm_operands import SsOperands
 
-comptime Sums = Accumulator[PART_COLUMNS]
+comptime Sums[shape: SsTile] = Accumulator[shape.part_columns()]
 """A thread's sums: two rows of A of every pair of columns of a consumer."""
 comptime Pair = SIMD[DType.float32, ROWS]
 """Factors of a thread's rows of A."""
@@ -57,15 +57,16 @@ struct PartWords(TrivialRegisterPassable):
         )
 
 
-def starts_early(scaling: Scaling) -> Bool:
+def starts_early(scaling: Scaling, shape: SsTile) -> Bool:
     """Says whether two stages are under way: else the producer of factors wants their registers."""
-    return scaling == Scaling.ROWS
+    var is_narrow = shape.part_columns() < COLUMNS
+    return scaling == Scaling.ROWS or (scaling.is_of_stages() and is_narrow)
 
 
 @always_inline
 def start[
-    rows: Int, //, Operands: SsOperands
-](ring: SsRing[rows], words: PartWords, entry: UInt32, mut sums: Sums) -> Pair:
+    shape: SsTile, //, Operands: SsOperands
+](ring: SsRing[shape], words: PartWords, entry: UInt32, mut sums: Sums[shape]) -> Pair:
     """Starts the products of a stage as soon as it is full; returns the factors of its rows of A.
 
     Sums of bytes begin anew, those of numbers go on.
@@ -88,50 +89,55 @@ def start[
 
 @always_inline
 def promote[
-    rows: Int, //, scaling: Scaling, in_flight: Int, releases: Bool = True
-](ring: SsRing[rows], entry: UInt32, factors: Pair, mut partial: Sums, mut sums: Sums,):
+    shape: SsTile, //, scaling: Scaling, in_flight: Int, releases: Bool = True
+](
+    ring: SsRing[shape],
+    entry: UInt32,
+    factors: Pair,
+    mut partial: Sums[shape],
+    mut sums: Sums[shape],
+):
     """Promotes the sums of a stage, which is multiplied when only so many are; lets go of it."""
     wgmma_wait_group_sync[in_flight]()
     settle_sums(partial)
     comptime if releases and scaling != Scaling.COLUMNS:
         release(ring)
-    comptime if scaling == Scaling.ROWS:
-        comptime for i in range(PART_COLUMNS // 2 // PART_SUMS):
-            sums[i] += partial[i]
-    else:
-        var ends_at = slot_of(ring).end_at(PartPlace[rows].column_of(entry))
-        comptime for octet in range(PART_COLUMNS // OCTET):
-            var of_columns = Pair(1)
-            comptime if scaling == Scaling.COLUMNS:
-                of_columns = load_floats(ends_at + UInt32(WORD * OCTET * octet))
-            comptime for row in range(ROWS):
-                comptime for i in range(2):
-                    comptime part, at = place_of(octet, row, i)
-                    var sum = partial[part][at]
+    var ends_at = slot_of(ring).end_at(PartPlace[shape].column_of(entry))
+    comptime for octet in range(shape.part_columns() // OCTET):
+        var of_columns = Pair(1)
+        comptime if scaling == Scaling.COLUMNS:
+            of_columns = load_floats(ends_at + UInt32(WORD * OCTET * octet))
+        comptime for row in range(ROWS):
+            comptime for i in range(2):
+                comptime part, at = place_of(octet, row, i)
+                var sum = partial[part][at]
+                comptime if scaling == Scaling.ROWS:
+                    sums[part][at] += sum
+                else:
                     comptime if scaling == Scaling.COLUMNS:
                         sum *= of_columns[i]
                     sums[part][at] = fma(sum, factors[row], sums[part][at])
-        comptime if releases and scaling == Scaling.COLUMNS:
-            release(ring)
+    comptime if releases and scaling == Scaling.COLUMNS:
+        release(ring)
 
 
 @always_inline
 def multiply_tile[
-    rows: Int, //, Operands: SsOperands
+    shape: SsTile, //, Operands: SsOperands
 ](
-    mut ring: SsRing[rows],
+    mut ring: SsRing[shape],
     num_steps: UInt32,
     words: PartWords,
     entry: UInt32,
     of_first: Pair,
-    mut even: Sums,
-    mut sums: Sums,
-) -> SsRing[rows]:
+    mut even: Sums[shape],
+    mut sums: Sums[shape],
+) -> SsRing[shape]:
     """Multiplies the stages of a tile, two under way in turn; the first one may be started.
 
     Returns the last one, which the caller has to release. Registers in flight keep their names.
     """
-    sums = Sums(fill=0)
+    sums = Sums[shape](fill=0)
     var previous = ring
     comptime if Operands.SCALING.is_of_numbers():
         for step in range(num_steps):
@@ -144,7 +150,7 @@ def multiply_tile[
         wgmma_wait_group_sync[0]()
         settle_sums(sums)
         return previous
-    comptime if not starts_early(Operands.SCALING):
+    comptime if not starts_early(Operands.SCALING, shape):
         for _ in range(num_steps - 1):
             var factors = start[Operands](ring, words, entry, even)
             promote[Operands.SCALING, 0](ring, entry, factors, even, sums)
@@ -154,7 +160,7 @@ def multiply_tile[
         ring.advance()
         promote[Operands.SCALING, 0, False](previous, entry, factors, even, sums)
         return previous
-    var odd = Sums(fill=0)
+    var odd = Sums[shape](fill=0)
     var of_even = of_first
     var of_odd: Pair
     ring.advance()

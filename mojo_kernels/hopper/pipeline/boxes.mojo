@@ -22,7 +22,7 @@ from ..instructions.shared_memory import (
     wait_phase,
 )
 from ..instructions.warp import keep_branch, lane_here
-from ..shapes import ENTRIES, GROUPS, MARK_WORDS, PART_COLUMNS, PART_ROWS, ROW_BYTES, columns_of
+from ..shapes import ENTRIES, GROUPS, MARK_WORDS, PART_ROWS, ROW_BYTES, SsTile
 from ..gemm_operands import BATCH, LIFT, SsOperands, UNLIFT
 from ..scheduler import DenseScheduler, TileScheduler, WorkTile
 from .slots import TileFacts, store_float
@@ -66,7 +66,7 @@ comptime Batch[count: Int] = Array[Loaded, count]
 
 
 @fieldwise_init
-struct FilledTile[Operands: SsOperands, rows: Int](TrivialRegisterPassable):
+struct FilledTile[Operands: SsOperands, shape: SsTile](TrivialRegisterPassable):
     """A tile, and where a lane finds the factors of its rows of A and of the tile's columns."""
 
     var operands: Self.Operands
@@ -88,10 +88,10 @@ struct FilledTile[Operands: SsOperands, rows: Int](TrivialRegisterPassable):
         """Finds those of a tile; of one past the end they are other rows'."""
         var found = Self(operands, tile.row, tile.column, 0, 0)
         comptime for i in range(LANE_ENTRIES):
-            comptime first = 32 * i % Self.rows
+            comptime first = 32 * i % Self.shape.rows
             found.row_places[i] = operands.row_place(tile.row + UInt32(first) + lane_here())
         comptime for i in range(PARTS):
-            comptime first = PART_COLUMNS * i % columns_of(Self.rows)
+            comptime first = Self.shape.part_columns() * i % Self.shape.columns
             found.part_places[i] = operands.column_place(tile.column + UInt32(first))
         return found
 
@@ -126,27 +126,27 @@ struct FilledTile[Operands: SsOperands, rows: Int](TrivialRegisterPassable):
         return Self.Operands.SCALING != Scaling.TILES or not self.operands.has_tiles()
 
     @always_inline
-    def load_ends(self, step: UInt32) -> Ends[Self.rows]:
+    def load_ends(self, step: UInt32) -> Ends[Self.shape]:
         """Loads the factors of a lane's columns, of a stage if they have some for each."""
-        var ends = Ends[Self.rows](1)
+        var ends = Ends[Self.shape](1)
         if self.has_ends():
-            comptime for i in range(columns_of(Self.rows) // 32):
+            comptime for i in range(Self.shape.columns // 32):
                 var column = self.column + UInt32(32 * i) + lane_here()
                 ends[i] = self.operands.column_factor(self.operands.column_place(column), step)
         return ends
 
 
-comptime Ends[rows: Int] = SIMD[DType.float32, columns_of(rows) // 32]
+comptime Ends[shape: SsTile] = SIMD[DType.float32, shape.columns // 32]
 """Factors of a lane's columns."""
 
 
 @always_inline
 def put_factors[
-    rows: Int, Operands: SsOperands, //
+    shape: SsTile, Operands: SsOperands, //
 ](
-    mut ring: SsRing[rows],
+    mut ring: SsRing[shape],
     operands: Operands,
-    scheduler: DenseScheduler[rows, ...],
+    scheduler: DenseScheduler[shape.rows, ...],
     result: Result,
 ):
     """Fills the slots of all tiles; a warp calls it."""
@@ -159,18 +159,18 @@ def put_factors[
 
 @always_inline
 def put_tiles[
-    rows: Int, Operands: SsOperands, //, in_batches: Bool
+    shape: SsTile, Operands: SsOperands, //, in_batches: Bool
 ](
-    mut ring: SsRing[rows],
+    mut ring: SsRing[shape],
     operands: Operands,
-    scheduler: DenseScheduler[rows, ...],
+    scheduler: DenseScheduler[shape.rows, ...],
     result: Result,
 ):
     """Does so; factors of some stages are loaded at once, while those before them are put."""
-    comptime COUNT = FilledTile[Operands, rows].COUNT
+    comptime COUNT = FilledTile[Operands, shape].COUNT
     var index = scheduler.first()
     var last = scheduler.end_step - 1
-    var tile = FilledTile[Operands, rows].of(operands, scheduler.tile(index))
+    var tile = FilledTile[Operands, shape].of(operands, scheduler.tile(index))
     var loaded = tile.load[in_batches](scheduler.first_step, last)
     # Every group has a tile.
     while True:
@@ -185,10 +185,10 @@ def put_tiles[
                 put_stage[Operands](ring, tile, first + UInt32(stage), there[stage], found)
             first += UInt32(COUNT)
         # What the next tile begins with and what this one ends with is on the way meanwhile.
-        var next_tile = FilledTile[Operands, rows].of(operands, scheduler.tile(index))
+        var next_tile = FilledTile[Operands, shape].of(operands, scheduler.tile(index))
         var next = next_tile.load[in_batches](scheduler.first_step, last)
         var ends = tile.load_ends(last)
-        var biases = load_biases[columns_of(rows) // 32](result, tile.column + lane_here())
+        var biases = load_biases[shape.columns // 32](result, tile.column + lane_here())
         var of_last = loaded[0]
         comptime for stage in range(COUNT - 1):
             if first + UInt32(stage) < last:
@@ -198,7 +198,7 @@ def put_tiles[
         wait_phase(ring.empty(), ring.parity)
         put_rows[Operands](ring, of_last, found)
         put_ends(ring, tile, ends, found)
-        comptime for i in range(columns_of(rows) // 32):
+        comptime for i in range(shape.columns // 32):
             store_float(slot_of(ring).bias_at(UInt32(32 * i) + lane_here()), biases[i])
         put_marks(ring, operands, found)
         if lane_here() == 0:
@@ -212,10 +212,10 @@ def put_tiles[
 
 @always_inline
 def put_stage[
-    rows: Int, //, Operands: SsOperands
+    shape: SsTile, //, Operands: SsOperands
 ](
-    mut ring: SsRing[rows],
-    tile: FilledTile[Operands, rows],
+    mut ring: SsRing[shape],
+    tile: FilledTile[Operands, shape],
     step: UInt32,
     loaded: Loaded,
     mut found: Overflows,
@@ -248,8 +248,8 @@ struct Overflows(TrivialRegisterPassable):
 
 @always_inline
 def put_rows[
-    rows: Int, //, Operands: SsOperands
-](ring: SsRing[rows], loaded: Loaded, mut found: Overflows):
+    shape: SsTile, //, Operands: SsOperands
+](ring: SsRing[shape], loaded: Loaded, mut found: Overflows):
     """Puts the factors of a lane's rows of A, those of their tiles multiplied in."""
     var lifted = LIFT * loaded.of_parts
     comptime for i in range(LANE_ENTRIES):
@@ -264,11 +264,11 @@ def put_rows[
 
 @always_inline
 def put_ends[
-    rows: Int, Operands: SsOperands, //
-](ring: SsRing[rows], tile: FilledTile[Operands, rows], ends: Ends[rows], mut found: Overflows,):
+    shape: SsTile, Operands: SsOperands, //
+](ring: SsRing[shape], tile: FilledTile[Operands, shape], ends: Ends[shape], mut found: Overflows,):
     """Puts the factors of a lane's columns."""
     var has_ends = tile.has_ends()
-    comptime for i in range(columns_of(rows) // 32):
+    comptime for i in range(shape.columns // 32):
         var is_lost = has_ends and tile.operands.loses_column(ends[i])
         found.columns |= UInt32(1 if is_lost else 0) << UInt32(i)
         var end = ends[i]

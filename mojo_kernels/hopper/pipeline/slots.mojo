@@ -16,22 +16,20 @@ from max.gpu.primitives.warp import broadcast
 from std.memory import bitcast
 
 from ..instructions.shared_memory import load_pair, load_quad, load_word, store_word
-from ..shapes import ENTRIES, MARK_WORDS, WORD, slot_bytes
+from ..shapes import ENTRIES, MARK_WORDS, SsTile, WORD
 
 
 @fieldwise_init
-struct Slot[columns: Int](TrivialRegisterPassable):
-    """The slot of a stage, of tiles of so many columns."""
+struct Slot[shape: SsTile](TrivialRegisterPassable):
+    """The slot of a stage."""
 
     var base: UInt32
 
     comptime ENDS_AT = ENTRIES * WORD
-    comptime BIASES_AT = Self.ENDS_AT + Self.columns * WORD
-    comptime MARKS_AT = Self.BIASES_AT + Self.columns * WORD
+    comptime BIASES_AT = Self.ENDS_AT + Self.shape.columns * WORD
+    comptime MARKS_AT = Self.BIASES_AT + Self.shape.columns * WORD
     comptime ROW_WORDS = ENTRIES // 32
-    comptime COLUMN_WORDS = Self.columns // 32
-    comptime NUM_BYTES = slot_bytes(Self.columns)
-    """Bytes of a slot."""
+    comptime COLUMN_WORDS = Self.shape.columns // 32
     comptime TILE_AT = Self.MARKS_AT + MARK_WORDS * WORD
 
     @always_inline

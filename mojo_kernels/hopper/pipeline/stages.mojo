@@ -4,31 +4,23 @@
           the codes and the scales; then a factor of each row of A, if rows have any
     SS    128 bytes of K of the rows of A of a tile, swizzled; the same of its weight rows
 
-An SS tile has two parts, a consumer each, of 64 rows of A and 128 columns: below each other, or, where
-there are few rows, beside each other.
-
-    rows of A    columns
-    128          128
-    64           256
+An SS tile has two parts, a consumer each, of 64 rows of A: below each other, or, where there are few
+rows, beside each other.
 
 Beside each SS stage there is a slot, see `slots`; before all of them, for each consumer, there is room
-for its part of C, see `epilogue.store_warp`.
+for its part of C, see `epilogue.ss`.
 """
 
 from ..instructions.shared_memory import TileAddresses, arrive
 from ..layout import GRANULE_BITS, ROWS_PER_LANE, ROW_LANES, block_scales
 from ..shapes import (
     CONSUMER_WARPS,
-    GROUPS,
     HEADER_BYTES,
-    PART_BYTES,
-    PART_COLUMNS,
     PART_ROWS,
     ROW_BYTES,
     RsLayout,
+    SsTile,
     TILES,
-    columns_of,
-    mapped_stages,
 )
 from .ring import Ring, Stage
 from .slots import Slot
@@ -81,47 +73,45 @@ comptime RsRing[layout: RsLayout] = Ring[RsStage[layout]]
 
 
 @fieldwise_init
-struct SsStage[rows: Int](Stage):
-    """A stage of both sides of tiles of so many rows of A."""
+struct SsStage[shape: SsTile](Stage):
+    """A stage of both sides of a tile."""
 
     var base: UInt32
 
-    comptime SPACE = mapped_stages(Self.rows)
+    comptime SPACE = Self.shape.stages()
     comptime PRODUCER_ARRIVALS = 1 + 32
     """The thread that starts copies, and the warp that puts factors, every lane of it."""
     comptime CONSUMER_ARRIVALS = 32 * CONSUMER_WARPS
-    comptime COLUMNS = columns_of(Self.rows)
-    """Columns of a tile."""
 
     @always_inline
     def weights(self) -> UInt32:
         """Returns where the weight rows are."""
-        return self.base + UInt32(Self.rows * ROW_BYTES)
+        return self.base + UInt32(Self.shape.rows * ROW_BYTES)
 
     @always_inline
     def rows_of(self, group: UInt32) -> UInt32:
         """Returns where the rows of A of a consumer are."""
-        comptime if Self.rows == PART_ROWS:
+        comptime if Self.shape.has_one_row():
             return self.base
         return self.base + group * UInt32(PART_ROWS * ROW_BYTES)
 
     @always_inline
     def weights_of(self, group: UInt32) -> UInt32:
         """Returns where the weight rows of a consumer are."""
-        comptime if Self.COLUMNS == PART_COLUMNS:
+        comptime if not Self.shape.has_one_row():
             return self.weights()
-        return self.weights() + group * UInt32(PART_COLUMNS * ROW_BYTES)
+        return self.weights() + group * UInt32(Self.shape.part_columns() * ROW_BYTES)
 
 
-comptime SsRing[rows: Int] = Ring[SsStage[rows]]
+comptime SsRing[shape: SsTile] = Ring[SsStage[shape]]
 """The pipeline of an SS main loop."""
 
 
 @always_inline
-def slot_of[rows: Int, //](ring: SsRing[rows]) -> Slot[columns_of(rows)]:
+def slot_of[shape: SsTile, //](ring: SsRing[shape]) -> Slot[shape]:
     """Returns the slot of the ring's stage."""
-    comptime SLOTS_AT = HEADER_BYTES + GROUPS * PART_BYTES
-    comptime BYTES = Slot[columns_of(rows)].NUM_BYTES
+    comptime SLOTS_AT = shape.slots_at()
+    comptime BYTES = shape.slot_bytes()
     return {ring.base + UInt32(SLOTS_AT) + ring.stage * UInt32(BYTES)}
 
 
