@@ -15,7 +15,6 @@ from ..instructions.shared_memory import TileAddresses, arrive
 from ..layout import GRANULE_BITS, ROWS_PER_LANE, ROW_LANES, block_scales
 from ..shapes import (
     CONSUMER_WARPS,
-    HEADER_BYTES,
     PART_ROWS,
     ROW_BYTES,
     RsLayout,
