@@ -194,6 +194,8 @@ comptime CHOICES = [
         "K at once, a large tile for each CU, activations shared by three", sources=CODES,
         max_m=16, any_k=False, depth=3, sharers=3, up_front=True),
     _streaming(ANY, CUS, 2, 8, 8, "eight waves share K, a large tile", sources=CODES, max_m=16),
+    _streaming(ANY, 8 * CUS, 1, 1, 2, "many tiles for each CU, which small workgroups fill",
+        sources=FLOATS, max_m=16),
     _streaming(ANY, ANY, 1, 1, 2, "many tiles for each CU, which small workgroups fill", max_m=6),
     # More rows, until the tiles are more than the CUs.
     _streaming(1536, CUS, 1, 4, 12, "twelve waves share K, a tile for each CU"),

@@ -88,10 +88,9 @@ comptime SHARES = [4, 12, 18, 28]
 """Rows of an expert, on average, up to which tiles have eight, 16, 24 and 32. The last one is measured: with
 28 rows tiles of 32 are 6 % ahead of `gemm_rs_bf16`, with 32 they are 11 % behind, because many experts want two."""
 comptime MAX_SHARE = 12
-"""Rows of an expert, on average, up to which `streaming` takes activations that are not kept, where FP8
-tensor cores do not. Guess."""
-comptime FP8_SHARE = 6
-"""The same where these do: with 12 rows they take 0.9 of its time, with 6 as long or 0.92 of it, measured."""
+"""Rows of an expert, on average, up to which `streaming` takes activations that are not kept: more are
+for FP8 tensor cores. With six to 12 rows these take 0.9 of its time, but another address or another
+batch would show in the bits of many more calls."""
 comptime SUM_THREADS = 128
 """Threads of a group that adds up slots."""
 
@@ -183,13 +182,11 @@ def is_rounded(left: Left) -> Bool:
     return left.format == NVFP4.code()
 
 
-def _are_few(left: Left, rows: Int, experts: Int, listed: Kernel) -> Bool:
-    """Says whether streaming is for so many rows, which else `listed` takes."""
+def _are_few(left: Left, rows: Int, experts: Int) -> Bool:
+    """Says whether streaming is for so many rows."""
     comptime KEPT_SHARE = SHARES[MAX_ROW_FRAGMENTS - 1]
     var is_bf16 = left.kind == LeftKind.KEPT or is_rounded(left)
-    var share = MAX_SHARE if listed == Kernel.RS_BF16 else FP8_SHARE
-    if is_bf16:
-        share = KEPT_SHARE
+    var share = KEPT_SHARE if is_bf16 else MAX_SHARE
     return rows <= min(MAX_STREAMED_ROWS, share * experts)
 
 
@@ -247,10 +244,9 @@ def kernel_of(problem: GroupedProblem) -> Kernel:
     var left, m, k, experts = problem.left, problem.m, problem.k, problem.experts
     if not _takes(left, experts, m, problem.values):
         return Kernel.PORTABLE
-    var listed = _listed(left, k, problem.dtype)
-    if _are_few(left, m, experts.count, listed) and k_parts(m, experts.count, 0, k) == 1:
+    if _are_few(left, m, experts.count) and k_parts(m, experts.count, 0, k) == 1:
         return Kernel.STREAM
-    return listed
+    return _listed(left, k, problem.dtype)
 
 
 def kernel_of(problem: ExpertsProblem) -> Kernel:
@@ -262,10 +258,9 @@ def kernel_of(problem: ExpertsProblem) -> Kernel:
     if problem.gate_up.right.format != problem.down.right.format:
         return Kernel.PORTABLE
     var width, inner = problem.width, problem.inner
-    var parts, listed = LayerParts.of(problem), _listed(left, max(width, inner), problem.dtype)
-    if _are_few(left, slots, experts, listed) and parts.are_for(slots, experts):
+    if _are_few(left, slots, experts) and LayerParts.of(problem).are_for(slots, experts):
         return Kernel.STREAM
-    return listed
+    return _listed(left, max(width, inner), problem.dtype)
 
 
 # Workspaces.
