@@ -54,8 +54,6 @@ from mx_kernels._core.protocol import (
 )
 
 RUNTIME = "libamdhip64.so"
-FUSED = {"norm_quantize", "gate_quantize", "hadamard_quantize"}
-"""What a module of its own does."""
 ALIGNMENT = 16
 """Bytes of the widest access of a kernel."""
 CLEARED_BYTES = 1 << 21
@@ -246,7 +244,7 @@ class Rocm:
             shape = given.rows, given.k
             x = call.rows(given.values, given.row_stride, shape, given.dtype)
             arguments = given._replace(values=x, row_stride=given.k)
-        module = self._fused() if operation in FUSED else self._native
+        module = self._native if hasattr(self._native, operation) else self._fused()
         call.launch(module, operation, (*arguments, *queue))
 
     @staticmethod
