@@ -27,7 +27,7 @@ from tests.max_graph.graphs.layer import (
 @pytest.mark.parametrize(
     "architecture, kernels",
     [
-        ("sm_90a", (b"hopper_quantize", b"hopper_streaming", b"hopper_gemm_rs_b")),
+        ("sm_90a", (b"hopper_prepare", b"hopper_streaming", b"hopper_gemm_rs_b")),
         ("sm_80", (b"simt_matmul",)),
     ],
 )

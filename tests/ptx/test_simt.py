@@ -1,8 +1,8 @@
 """The portable kernels of NVIDIA GPUs, run from their PTX: against the oracle, within its bounds.
 
 sm_80 has no other kernels, and Hopper is told to use them. All but tiny products are tiles of 64 or
-128 rows, 128 columns and 64 of K, or parts of K of such, which a kernel adds up; one more kernel
-computes again what they mark:
+128 rows, 64 or 128 columns and 64 of K, or parts of K of such, which a kernel adds up; one more
+kernel computes again what they mark:
 
     tiles    C as they leave it
     marked   elements that are computed again; the others stay as they are
@@ -161,21 +161,22 @@ def test_no_order_of_warps_changes_a_bit(rng):
             same_bits(other, first)
 
 
+@pytest.mark.parametrize("n, columns", [(6100, 64), (8550, 128)])
 @pytest.mark.parametrize("right", ["mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8", "mxfp6", "nvfp4"])
-def test_tiles_of_twice_the_rows(rng, right):
-    """There are 96 of them, two above each other; the first four are run."""
-    m, n, k, groups = 130, 6100, 160, 4
+def test_tiles_of_twice_the_rows(rng, right, n, columns):
+    """Wide ones where narrow ones need a second round; the first four, two above each other, run."""
+    m, k, groups = 130, 160, 4
     a, w = operands(rng, (m, n, k), "mxfp8", right)
     recorded = calls.multiply(a.stored(), w.stored("preshuffled_cuda"), out_dtype=torch.float32,
                               **AMPERE)  # fmt: skip
     *_, tiles, _ = recorded.launches
-    assert tiles.grid == (96, 1, 1)
+    assert tiles.grid == (2 * -(-n // columns), 1, 1)
     launches = [*recorded.launches[:-2], tiles._replace(grid=(groups, 1, 1))]
     got = device.run(recorded._replace(launches=launches))
-    columns = np.flatnonzero(~got.isnan().all(0).numpy())
-    assert len(columns) == groups // 2 * 128
+    ready = np.flatnonzero(~got.isnan().all(0).numpy())
+    assert len(ready) == groups // 2 * columns
     has_float_scales = right not in FORMATS
-    check(got[:, columns], a.values(), w.values()[columns], has_float_scales=has_float_scales)
+    check(got[:, ready], a.values(), w.values()[ready], has_float_scales=has_float_scales)
 
 
 @pytest.mark.parametrize("bias_dtype", DTYPES)
