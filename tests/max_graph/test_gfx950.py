@@ -120,8 +120,8 @@ def test_norms_and_gates_are_quantized_by_kernels_of_their_own_or_the_portable_o
     portable = {
         name for part in programs for name in re.findall(rb"mojo_kernels_simt_prologue\w+", part)
     }
-    # Of a norm, rows on whole vectors and others; of a gate others alone, the kernel of gfx950 takes
-    # all that lie on whole vectors.
+    # Of a norm, rows on whole vectors and others; of a gate others alone: the kernel of gfx950
+    # takes all that lie on whole vectors.
     assert len(portable) == 2 + 1, portable
 
 

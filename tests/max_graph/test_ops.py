@@ -17,13 +17,14 @@ from max.dtype import DType
 from max.graph import DeviceRef, Graph, TensorType, ops
 
 import mx_kernels as mx
-from cases import torch_of
+from cases import DTYPES, torch_of
 from mx_kernels import max_graph
 from tests import artefacts
 from tests.max_graph.graphs.cases import (
     CASES,
     CPU_REF,
     FIRST,
+    GRAPH,
     GRAPHS,
     HIDDEN,
     INPUTS,
@@ -193,6 +194,21 @@ def inside():
     with Graph("inside", input_types=inputs, custom_extensions=library) as graph:
         values = zip(types, (value.tensor for value in graph.inputs), strict=True)
         yield SimpleNamespace(**dict(values))
+        graph.output()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_codes_count_as_the_floats_that_they_were(dtype):
+    """Without a dtype, a result has the one that torch's has."""
+    x = torch.randn(3, K, dtype=getattr(torch, dtype))
+    of_x = TensorType(DType[dtype], [3, K], CPU_REF)
+    with Graph("dtypes", input_types=[of_x], custom_extensions=[max_graph.library()]) as graph:
+        for route, floats in ((GRAPH, graph.inputs[0].tensor), (TORCH, x)):
+            normed, stream = route.ops.rms_norm_quantize(floats, residual=floats)
+            gated = route.ops.gate_quantize(floats, floats)
+            for q in (route.ops.quantize(floats), normed, gated, mx.quantize(x)):
+                made = route.ops.matmul(q, weights("tiny")), route.ops.dequantize(q)
+                assert [str(y.dtype).split(".")[1] for y in (*made, stream)] == [dtype] * 3
         graph.output()
 
 

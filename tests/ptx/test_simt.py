@@ -164,7 +164,7 @@ def test_no_order_of_warps_changes_a_bit(rng):
 @pytest.mark.parametrize("n, columns", [(6100, 64), (8550, 128)])
 @pytest.mark.parametrize("right", ["mxfp4", "mxfp8", "mxfp8_e5m2", "mxint8", "mxfp6", "nvfp4"])
 def test_tiles_of_twice_the_rows(rng, right, n, columns):
-    """Wide ones where narrow ones need a second round; the first four, two above each other, run."""
+    """Wide ones where narrow ones need a second round; the first four run: two above two."""
     m, k, groups = 130, 160, 4
     a, w = operands(rng, (m, n, k), "mxfp8", right)
     recorded = calls.multiply(a.stored(), w.stored("preshuffled_cuda"), out_dtype=torch.float32,

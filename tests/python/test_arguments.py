@@ -125,7 +125,7 @@ def in_a_graph(call):
             made = call(values, **options)
             out, *others = made if isinstance(made, tuple) else (made,)
             graph.output(*others, *([out.codes, out.scales] if hasattr(out, "codes") else [out]))
-            said = (out.format, out.layout, out.shape) if hasattr(out, "codes") else ()
+            said = (out.format, out.layout, out.shape, out.dtype) if hasattr(out, "codes") else ()
         return repr(graph), said
 
     return build
@@ -347,6 +347,7 @@ CHANGES = {
         "shape": beside((50, 128), layout="preshuffled_cpu"),
         "format": "mxint8",
         "layout": "preshuffled_cpu",
+        "dtype": "float32",
     },
 }
 ELSEWHERE = {

@@ -58,7 +58,7 @@ def run(model, name):
     return output_of(model, FAMILIES[name].inputs)
 
 
-@every_family
+@pytest.mark.parametrize("name", tiered(OF_TRANSFORMERS, first=(*FIRST, "gpt2")))
 def test_quantizing_while_loading_is_what_convert_does(floats, name):
     kind = class_of(name)
     got = kind.from_pretrained(floats(name), quantization_config=MXConfig())

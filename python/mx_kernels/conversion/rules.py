@@ -81,10 +81,20 @@ class Tree:
                 if t is not None and not nn.parameter.is_lazy(t):
                     place = f"{name}.{of_parameter}" if name else of_parameter
                     self.holders.setdefault(identity(t), {}).setdefault(key, place)
+        for name, other in (getattr(model, "all_tied_weights_keys", None) or {}).items():
+            self._tie(name, other)
         for layer in layers.values():
             layer.parents = [self.parent(name) if name else None for name in layer.names]
         self.layers: list[Layer] = list(layers.values())
         self.towers: set[str] = in_towers(self.modules)
+
+    def _tie(self, name: str, to: str) -> None:
+        """Joins the holders of two weights on meta that transformers will make one."""
+        held = [self.parent(at)._parameters.get(at.rpartition(".")[2]) for at in (name, to)]
+        if all(t is not None and t.is_meta for t in held):
+            mine, others = map(identity, held)
+            self.holders[others].update(self.holders[mine])
+            self.holders[mine] = self.holders[others]
 
     def parent(self, name: str) -> nn.Module:
         """Returns the module that holds the one of that name."""

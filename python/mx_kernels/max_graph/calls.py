@@ -8,10 +8,10 @@ import numpy as np
 from max.dtype import DType
 from max.graph import DeviceRef, Dim, StaticDim, TensorType, TensorValue, ops
 
-from mx_kernels._core.arrays import Array, check_floats, float_code, in_memory, kind_of, show
+from mx_kernels._core.arrays import Array, check_floats, in_memory, kind_of, show
 from mx_kernels._core.facts import facts, of_kind
 from mx_kernels.hints import FloatType
-from mx_kernels.max_graph.checks import CPU_REF, check_device, check_value
+from mx_kernels.max_graph.checks import CPU_REF, check_device, check_value, float_dtype
 from mx_kernels.max_graph.values import MXValue
 
 
@@ -32,7 +32,7 @@ def with_scales_a_row(a: MXValue) -> MXValue:
     blocks = np.arange(int(a.lead[-1]), dtype=np.int64) // fmt.block_rows
     rows = ops.constant(blocks, DType.int64, a.device)
     scales = ops.gather(a.scales, rows, axis=len(a.lead) - 1)
-    return MXValue(a.codes, scales, format=of_kind(fmt, 1))
+    return MXValue(a.codes, scales, format=of_kind(fmt, 1), dtype=a.dtype)
 
 
 def number(dim: Dim) -> TensorValue:
@@ -109,9 +109,3 @@ def call(
     device = operands[0].device
     types = [type_of(float_dtype(dtype), rows, columns, device)]
     return ops.custom(name, device, operands, types, parameters)[0].tensor
-
-
-def float_dtype(dtype: FloatType | DType) -> DType:
-    """The type of floats that a caller names."""
-    code = float_code(dtype.name if isinstance(dtype, DType) else dtype, "dtype")
-    return DType[list(facts().dtypes)[code]]

@@ -8,7 +8,7 @@ from max.driver import accelerator_architecture_name
 from max.dtype import DType
 from max.graph import DeviceRef, Dim, StaticDim, TensorValue
 
-from mx_kernels._core.arrays import show
+from mx_kernels._core.arrays import float_code, show
 from mx_kernels._core.checks import check_integers, check_mode
 from mx_kernels._core.facts import (
     CDNA4,
@@ -20,6 +20,7 @@ from mx_kernels._core.facts import (
     quantized_by,
 )
 from mx_kernels._core.native import gpu_plans
+from mx_kernels.hints import FloatType
 
 CPU_REF: DeviceRef = DeviceRef.CPU()
 
@@ -176,3 +177,9 @@ def static_k(value: TensorValue, name: str) -> int:
             "need to know K, give the graph's input a number there"
         )
     return int(dim)
+
+
+def float_dtype(dtype: FloatType | DType) -> DType:
+    """The type of floats that a caller names."""
+    code = float_code(dtype.name if isinstance(dtype, DType) else dtype, "dtype")
+    return DType[list(facts().dtypes)[code]]

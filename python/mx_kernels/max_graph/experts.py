@@ -15,7 +15,7 @@ from mx_kernels._core.facts import DEFAULT_ROUNDING
 from mx_kernels._core.gates import GateOptions, chosen_gate
 from mx_kernels._core.moved import renamed
 from mx_kernels.hints import ActivationsName, FloatType, GateName, ScaleRule
-from mx_kernels.max_graph.calls import bias_of, call, float_dtype, number
+from mx_kernels.max_graph.calls import bias_of, call, number
 from mx_kernels.max_graph.checks import (
     CPU_REF,
     asked_or_best,
@@ -24,6 +24,7 @@ from mx_kernels.max_graph.checks import (
     check_floats,
     check_formats,
     check_value,
+    float_dtype,
 )
 from mx_kernels.max_graph.values import MXValue, as_value, check_operands
 from mx_kernels.tensor import MXTensor

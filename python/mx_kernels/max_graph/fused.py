@@ -132,7 +132,8 @@ def _norm(
     names |= {"format": format, "rounding": scale_rule}
     codes, scales, stream = ops.custom("mx_norm_quantize", x.device, operands, types, names)
     lead = x.shape[:-1]
-    q = MXValue(*(unfolded(value.tensor, lead) for value in (codes, scales)), format=format)
+    parts = (unfolded(value.tensor, lead) for value in (codes, scales))
+    q = MXValue(*parts, format=format, dtype=x.dtype)
     return q if residual is None else (q, unfolded(stream.tensor, lead))
 
 
@@ -182,7 +183,8 @@ def gate_quantize(
     names |= {"format": format, "rounding": scale_rule}
     types = _types_of(x, rows.shape[:1], k, format, scale_rule)
     values = ops.custom("mx_gate_quantize", x.device, operands, types, names)
-    return MXValue(*(unfolded(value.tensor, x.shape[:-1]) for value in values), format=format)
+    parts = (unfolded(value.tensor, x.shape[:-1]) for value in values)
+    return MXValue(*parts, format=format, dtype=x.dtype)
 
 
 def mlp(

@@ -63,11 +63,12 @@ def quantize(
     scales = type_of(scale_dtype(fmt), *plain_scales("x", rows.shape[:1], k, fmt), x.device)
     names = {"format": format, "rounding": scale_rule}
     values = ops.custom("mx_quantize", x.device, [rows], [codes, scales], names)
-    return MXValue(*(unfolded(value.tensor, x.shape[:-1]) for value in values), format=format)
+    parts = (unfolded(value.tensor, x.shape[:-1]) for value in values)
+    return MXValue(*parts, format=format, dtype=x.dtype)
 
 
-def dequantize(q: MXValue | MXTensor, *, dtype: FloatType | DType = "bfloat16") -> TensorValue:
-    """Decodes `q` to floats [..., K], as `mx_kernels.dequantize` does.
+def dequantize(q: MXValue | MXTensor, *, dtype: FloatType | DType | None = None) -> TensorValue:
+    """Decodes `q` to floats [..., K], as `mx_kernels.dequantize` does; a dtype of None is q's.
 
     Raises:
         TypeError: if q is neither an MXValue nor an MXTensor.
@@ -88,7 +89,7 @@ def dequantize(q: MXValue | MXTensor, *, dtype: FloatType | DType = "bfloat16") 
     codes, scales, rows = parts_of(q)
     count = row_count(q, codes)
     names = {"format": q.format, "layout": q.layout}
-    floats = call("mx_dequantize", [codes, scales, rows], count, q.k, dtype, **names)
+    floats = call("mx_dequantize", [codes, scales, rows], count, q.k, dtype or q.dtype, **names)
     return unfolded(floats, q.lead)
 
 
@@ -96,20 +97,21 @@ def matmul(
     a: MXValue | MXTensor | TensorValue,
     b: MXValue | MXTensor | TensorValue,
     *,
-    out_dtype: FloatType | DType = "bfloat16",
+    out_dtype: FloatType | DType | None = None,
     bias: TensorValue | Array | None = None,
 ) -> TensorValue:
     """Multiplies quantized tensors: a @ b.T + bias as [..., N], as `mx_kernels.matmul` does.
 
     Where b has more axes than two, each matrix of a [..., M, K] is multiplied by its own; leading
-    axes of b are known, M may be symbolic. On gfx950 both may be floats, bfloat16 or float16.
+    axes of b are known, M may be symbolic. On gfx950 both may be floats, bfloat16 or float16. An
+    `out_dtype` of None is a's.
 
     Raises:
         TypeError: if an operand is neither an MXValue nor an MXTensor, nor both are floats.
         ValueError: if shapes or layouts do not fit together, or floats lie elsewhere.
     """
     if isinstance(a, TensorValue) and isinstance(b, TensorValue):
-        return _floats_by_floats(a, b, out_dtype, bias)
+        return _floats_by_floats(a, b, out_dtype or a.dtype, bias)
     a = as_value(a, "a", b.device if isinstance(b, MXValue) else CPU_REF)
     b = as_value(b, "b", a.device)
     if a.layout != facts().plain.name:
@@ -117,7 +119,7 @@ def matmul(
             f"a: got layout {a.layout!r}, expected {facts().plain.name!r}: only the weights are "
             "preshuffled; unshuffle the MXTensor first"
         )
-    a = with_scales_a_row(a)
+    a, out_dtype = with_scales_a_row(a), out_dtype or a.dtype
     if len(b.lead) > 1:
         return _many(a, b, out_dtype, bias)
     check_weights(b, "b", a.k, "a", a.device)

@@ -8,7 +8,7 @@ from max.graph import DeviceRef, Dim, StaticDim, TensorValue, ops
 from mx_kernels._core.arrays import show
 from mx_kernels._core.checks import check_operand, format_named, layout_named
 from mx_kernels._core.facts import DEFAULT_FORMAT, facts
-from mx_kernels.hints import FormatName, LayoutName
+from mx_kernels.hints import FloatType, FormatName, LayoutName
 from mx_kernels.max_graph.checks import (
     CDNA4,
     CPU_REF,
@@ -16,6 +16,7 @@ from mx_kernels.max_graph.checks import (
     check_device,
     check_k,
     check_scales,
+    float_dtype,
     is_on_cdna4,
     plain_scales,
     scale_dtype,
@@ -36,6 +37,8 @@ class MXValue:
             every stored row then counts.
         format: a name from the format table.
         layout: a name from the layout table; "plain" is row-major.
+        dtype: what the numbers count as, as an MXTensor has it: what `matmul` and `dequantize`
+            give where they are told nothing else.
 
     Raises:
         TypeError: if codes and scales are not tensors of a graph with those dtypes.
@@ -50,6 +53,7 @@ class MXValue:
         shape: tuple[int, ...] | None = None,
         format: FormatName = DEFAULT_FORMAT,
         layout: LayoutName = "plain",
+        dtype: FloatType | DType = DType.bfloat16,
     ):
         fmt, order = format_named(format), layout_named(layout)
         check_codes(codes)
@@ -59,6 +63,7 @@ class MXValue:
         self.scales = scales
         self.format: FormatName = format
         self.layout: LayoutName = layout
+        self.dtype = float_dtype(dtype)
         self.lead: list[Dim]
         self.k: int = fmt.elements(static_k(codes, "codes"))
         check_k("codes", self.k, fmt, order)
@@ -110,7 +115,8 @@ def constant(q: MXTensor, device: DeviceRef = CPU_REF) -> MXValue:
     codes, scales = (
         ops.constant(part.detach().contiguous().numpy(), dtype, device) for part, dtype in parts
     )
-    return MXValue(codes, scales, shape=tuple(q.shape), format=q.format, layout=q.byte_layout)
+    of_q = {"format": q.format, "layout": q.byte_layout, "dtype": q.dtype}
+    return MXValue(codes, scales, shape=tuple(q.shape), **of_q)
 
 
 def as_value(q: MXValue | MXTensor, name: str, device: DeviceRef) -> MXValue:
