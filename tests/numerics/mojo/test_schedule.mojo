@@ -44,7 +44,8 @@ def most_strips[band_rows: Int]() -> Int:
     var order = XcdBands[band_rows](SIDE, SIDE)
     var most = 0
     for xcd in range(XCDS):
-        var rows, columns = Set[Int](), Set[Int]()
+        var rows = Set[Int]()
+        var columns = Set[Int]()
         for index in range(xcd, SIDE * SIDE, XCDS):
             var tile = order.tile(index)
             rows.add(tile.row)
