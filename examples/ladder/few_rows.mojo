@@ -1,16 +1,17 @@
 """The ladder for few rows, C = A @ W.T with M = 16, where reading the weights is the work.
 
-    product[False, 1]       a wave computes 16 x 32 of C along all of K: few waves for a large chip
-    product[False, 7]       the same along a part of K; whoever comes last adds the parts up
-    quantize                bfloat16 rows to MXFP4, a block a thread: the launch before a product
-    product[True, 7]        floats instead of codes, quantized in registers: one launch
-    fused                   the same by the steps of a contest's post: what goes through LDS, how
-                            often, how much of C a wave has, and how its results leave
+    product[1]    a wave computes 16 x 32 of C along all of K: few waves for a large chip
+    product[7]    the same along a part of K; whoever comes last adds the parts up
+    quantize      bfloat16 rows to MXFP4, a block a thread: the launch before a product
+    fused         floats instead of codes, quantized in registers: one launch; its parameters are the
+                  steps of a contest's post: what goes through LDS, how many stages, how much of C a
+                  wave has, and how its results leave
 
 W is MXFP4 as in `many_rows`, A is MXFP4 or bfloat16, C bfloat16. N is a multiple of 32, K of 256;
 of `fused` rows and columns fill tiles.
 """
 
+from layout import Coord
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, block_idx, grid_dim, thread_idx
 from max.gpu.intrinsics import AMDBufferResource
 from max.gpu.memory import CacheOperation
@@ -19,9 +20,7 @@ from std.memory import bitcast
 from std.sys.intrinsics import readfirstlane
 from std.utils import StaticTuple
 
-from layout import Coord
-
-from mojo_kernels.cdna4.chip import BLOCK, LANES, PIECE_BYTES, SUMS, TILE, TILE_BLOCKS
+from mojo_kernels.cdna4.chip import BLOCK, LANES, PIECE_BYTES, SUMS, TILE
 from mojo_kernels.cdna4.instructions.lds import (
     Lds,
     PIECE_WORDS,
@@ -35,8 +34,8 @@ from mojo_kernels.cdna4.instructions.memory import arrive, load_to_lds, publish
 from mojo_kernels.cdna4.instructions.vector import zero_of_a_branch
 from mojo_kernels.cdna4.operands.encode import EncodedBlock, encode_block
 from mojo_kernels.cdna4.types import BF16
-from mojo_kernels.numbers.formats import Format
 from mojo_kernels.layouts import PreshuffledCdna4
+from mojo_kernels.numbers.formats import Format
 from mojo_kernels.numbers.rounding import Rounding
 from mojo_kernels.tiles import RegisterTile, in_registers
 from shared_tile import (
@@ -102,7 +101,7 @@ def quantize(
 
 @__llvm_metadata(MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(LANES)))
 def product[
-    is_fused: Bool, parts: Int
+    parts: Int
 ](
     a: Bytes,
     a_scales: Bytes,
@@ -137,13 +136,10 @@ def product[
             var piece = Int32(slice * ROW_PIECES // SLICES) + lane // TILE
             comptime for tile in range(COLUMN_TILES):
                 w[slice, tile] = w_rows.piece(Int32(tile * TILE) + lane % TILE, stage, piece)
-        comptime if is_fused:
-            _quantize_stage(a.unsafe_bitcast[BFloat16](), lane, stage, k, codes, a_words)
-        else:
-            a_words[0] = a_rows.word(0, stage, lane)
-            comptime for slice in range(SLICES):
-                var piece = Int32(slice * ROW_PIECES // SLICES) + lane // TILE
-                codes[slice, 0] = a_rows.piece(lane % TILE, stage, piece)
+        a_words[0] = a_rows.word(0, stage, lane)
+        comptime for slice in range(SLICES):
+            var piece = Int32(slice * ROW_PIECES // SLICES) + lane // TILE
+            codes[slice, 0] = a_rows.piece(lane % TILE, stage, piece)
         comptime for slice in range(SLICES):
             multiply[slice](sums, codes, w, a_words, w_words)
 
@@ -154,27 +150,6 @@ def product[
     comptime for tile in range(COLUMN_TILES):
         var column = first_column + Int32(tile * TILE) + lane // TILE * SUMS
         store_tile(c, sums[0, tile], n, lane % TILE, column)
-
-
-@always_inline
-def _quantize_stage(
-    x: Floats,
-    lane: Int32,
-    stage: Int32,
-    k: Int32,
-    codes: Pieces[SLICES, 1],
-    words: Words[1],
-):
-    """Quantizes the blocks that the lane feeds; their scales where `multiply` looks for them."""
-    var scales = UInt32(0)
-    comptime for slice in range(SLICES):
-        var in_row = (
-            stage * Int32(STAGE_K[MXFP4] // BLOCK) + Int32(slice * TILE_BLOCKS) + lane // TILE
-        )
-        var encoded = block_of(x, lane % TILE * (k // BLOCK) + in_row)
-        codes[slice, 0] = rebind[SIMD[DType.uint32, 4]](encoded.codes)
-        scales |= encoded.scale << UInt32(16 * slice)
-    words[0] = scales
 
 
 @always_inline

@@ -150,8 +150,8 @@ def along_k(kernel: str, splits: int, activations=("codes", "code_scales")):
     ]
 
 
-def contest(kernel: str, columns: int = COLUMNS, splits: int = 1):
-    """Returns the launch of a kernel of the contest's steps, a wave for each tile and part of K."""
+def fused(kernel: str, columns: int = COLUMNS, splits: int = 1):
+    """Returns the launch of a kernel that quantizes, a wave for each tile of C and part of K."""
     args = ("x", "w_codes", "w_scales", "c", "workspace")
     return lambda m, n, k: [
         Launch(
@@ -191,33 +191,33 @@ RUNGS = [
     Rung("two_launches", "Activations are bfloat16: a launch quantizes them, then split_k.",
          FEW_ROWS, two_launches, "few_rows"),
     Rung("fused", "The product quantizes them in registers: one launch.",
-         FEW_ROWS, along_k("fused", SPLITS, ("x", "none")), "few_rows"),
+         FEW_ROWS, fused("fused", splits=SPLITS), "few_rows"),
     Rung("contest_wave", "A wave computes 16 x 32 of C, operands straight from memory.",
-         FEW_ROWS, contest("contest_wave"), "contest"),
+         FEW_ROWS, fused("contest_wave"), "contest"),
     Rung("contest_lds", "Loads go straight to LDS, a stage at a time.",
-         FEW_ROWS, contest("contest_lds"), "contest"),
+         FEW_ROWS, fused("contest_lds"), "contest"),
     Rung("contest_swizzled", "The pieces of a row are exchanged in LDS.",
-         FEW_ROWS, contest("contest_swizzled"), "contest"),
+         FEW_ROWS, fused("contest_swizzled"), "contest"),
     Rung("contest_double_buffered", "Two stages in LDS: one arrives while the other is multiplied.",
-         FEW_ROWS, contest("contest_double_buffered"), "contest"),
+         FEW_ROWS, fused("contest_double_buffered"), "contest"),
     Rung("contest_split_k", f"{SPLITS} waves share K; whoever comes last adds their sums up.",
-         FEW_ROWS, contest("contest_split_k", splits=SPLITS), "contest"),
+         FEW_ROWS, fused("contest_split_k", splits=SPLITS), "contest"),
     Rung("contest_preloaded", "Arguments are in registers when the kernel starts.",
-         FEW_ROWS, contest("contest_preloaded", splits=SPLITS), "contest"),
+         FEW_ROWS, fused("contest_preloaded", splits=SPLITS), "contest"),
     Rung("contest_priority", "A wave goes first while it starts loads.",
-         FEW_ROWS, contest("contest_priority", splits=SPLITS), "contest"),
+         FEW_ROWS, fused("contest_priority", splits=SPLITS), "contest"),
     Rung("contest_transposed", "W is multiplied by A, so that a lane stores 8 bytes at once.",
-         FEW_ROWS, contest("contest_transposed", splits=SPLITS), "contest"),
+         FEW_ROWS, fused("contest_transposed", splits=SPLITS), "contest"),
     Rung("contest_up_front", "A wave's four stages have LDS of their own: all loads start first.",
-         FEW_ROWS, contest("contest_up_front", splits=SPLITS), "contest"),
+         FEW_ROWS, fused("contest_up_front", splits=SPLITS), "contest"),
     Rung("contest_tile", "Double-buffered again: a wave computes 16 x 32.",
-         BLOCKS, contest("contest_double_buffered"), "contest"),
+         BLOCKS, fused("contest_double_buffered"), "contest"),
     Rung("contest_blocked", "A wave computes 16 x 64: rows are quantized half as often.",
-         BLOCKS, contest("contest_blocked", columns=64), "contest"),
+         BLOCKS, fused("contest_blocked", columns=64), "contest"),
     Rung("contest_short", "contest_up_front without split-K: K is two stages.",
-         SHORT, contest("contest_short"), "contest"),
+         SHORT, fused("contest_short"), "contest"),
     Rung("contest_registers", "All loads go to registers instead.",
-         SHORT, contest("contest_registers"), "contest"),
+         SHORT, fused("contest_registers"), "contest"),
     Rung("fp8_scalar", "A thread computes one value of C, a byte of each operand at a time.",
          MANY_ROWS, scalar("fp8_scalar"), "fp8", 8),
     Rung("fp8_scalar_lds", "16 along K as float32 in LDS; a wave has LDS of its own.",
