@@ -264,7 +264,7 @@ RUNGS = [
          LONG, unscaled("f16_banded", 256, 256, 4), F16),
     Rung("f16_ping_pong", "Eight waves: one half multiplies a quarter while the other half moves.",
          LONG, unscaled("f16_ping_pong", 256, 256, 8), F16),
-    Rung("f16_memory_bound", "f16_double_buffered with 32 x 256: W is read once.",
+    Rung("f16_memory_bound", "f16_read_ahead with 32 x 256: W is read once.",
          MEMORY_BOUND, unscaled("f16_memory_bound", 32, 256, 4), F16),
     Rung("bf8_regions", "f16_regions and GROUP_M with codes of eight bits.",
          LONGER, unscaled("bf8_regions", 256, 256, 4), "bf8"),
