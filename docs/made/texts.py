@@ -23,19 +23,23 @@ def ladder_rows() -> list[dict[str, str]]:
 
 def _ladder_table(ladder: str) -> str:
     rows = [row for row in ladder_rows() if BY_NAME[row["rung"]].ladder == ladder]
+    shapes = [" x ".join(row[name] for name in "mnk") for row in rows]
+    is_one = len(set(shapes)) == 1
     lines = [
-        "| rung | what is new | us | matrix pipes busy | LDS conflicts | waves wait for |",
-        "|---|---|---:|---:|---:|---|",
+        f"| rung | what is new |{'' if is_one else ' M x N x K |'} us | matrix pipes busy | "
+        "LDS conflicts | waves wait for |",
+        f"|---|---|{'' if is_one else '---|'}---:|---:|---:|---|",
     ]
-    for row in rows:
+    for row, shape in zip(rows, shapes, strict=True):
         low, high = sorted((float(row["clock_us"]), float(row["latency_us"])))
         lines.append(
-            f"| `{row['rung']}` | {BY_NAME[row['rung']].adds} | {low:.1f} .. {high:.1f} | "
+            f"| `{row['rung']}` | {BY_NAME[row['rung']].adds} |{'' if is_one else f' {shape} |'} "
+            f"{low:.1f} .. {high:.1f} | "
             f"{float(row['mfma_utilisation']):.0%} | {float(row['lds_conflict_share']):.0%} | "
             f"{row['stalls']} |"
         )
-    what = " x ".join(rows[0][name] for name in "mnk")
-    origin = f"M x N x K = {what}; *simulated*, never measured; commit {rows[0]['commit']}, "
+    what = f"M x N x K = {shapes[0]}; " if is_one else ""
+    origin = f"{what}*simulated*, never measured; commit {rows[0]['commit']}, "
     return "\n".join([*lines, "", f"{origin}{rows[0]['date']}."])
 
 
@@ -204,8 +208,12 @@ def python_api() -> str:
 TEXTS: dict[str, Callable[[], str]] = {
     "many_rows": partial(_ladder_table, "many_rows"),
     "few_rows": partial(_ladder_table, "few_rows"),
+    "contest": partial(_ladder_table, "contest"),
     "fp8_ladder": partial(published_ladder, "fp8", "M = N = K = 4096, in the last row 8192"),
-    "f16_ladder": partial(published_ladder, "f16", "M = N = 4096, K = 8192"),
+    "f16_ladder": partial(
+        published_ladder, "f16", "M = N = 4096, K = 8192; in the last row 32 x 65536 x 8192"
+    ),
+    "bf8_ladder": partial(published_ladder, "bf8", "M = N = 4096, K = 16384"),
     "hopper_ladder": hopper_ladder,
     "hopper_plans": hopper_plans,
     "layouts": layouts.sections,

@@ -3,23 +3,30 @@
 from max.gpu.host.compile import _compile_code, get_gpu_target
 from std.sys import is_defined
 
-from few_rows import product, quantize
+from few_rows import fused, product, quantize
 from many_rows import Way, double_buffered, naive, ping_pong, shared
 from shared_tile import FP8, MXFP4
 from unscaled import by_quarters, regions, scalar, scalar_lds
 from mojo_kernels.backend import CDNA4, CDNA4_COMPILE_OPTIONS
 from mojo_kernels.cdna4.types import F16
+from mojo_kernels.numbers.formats import Format
 
 
 comptime SUMS_APART = CDNA4_COMPILE_OPTIONS + ",amdgpu-mfma-vgpr-form=false"
 """Matrix instructions sum in accumulation registers alone: AMD compiles its kernels so."""
+comptime SPLITS = 7
+"""Workgroups that share K of few rows."""
+comptime LOADED = ""
+"""A kernel loads its arguments from memory."""
 comptime OPTIONS: StaticString = SUMS_APART if is_defined["F16"]() else CDNA4_COMPILE_OPTIONS
 
 
-def emit[KernelType: TrivialRegisterPassable, //, kernel: KernelType](name: String) raises:
+def emit[
+    KernelType: TrivialRegisterPassable, //, kernel: KernelType, options: StaticString = OPTIONS
+](name: String) raises:
     """Compiles a kernel and prints it."""
     print(";;;; kernel", name)
-    print(_compile_code[kernel, target=get_gpu_target[CDNA4](), compile_options=OPTIONS]().asm)
+    print(_compile_code[kernel, target=get_gpu_target[CDNA4](), compile_options=options]().asm)
 
 
 def main() raises:
@@ -37,9 +44,13 @@ def emit_float16() raises:
     emit[shared[F16, Way.STRAIGHT, True, True, 2, 2, 8, 8]]("f16_swizzled")
     emit[double_buffered[F16, 2, 2, 8, 8]]("f16_double_buffered")
     emit[double_buffered[F16, 2, 2, 8, 8, reads_ahead=True]]("f16_read_ahead")
-    emit[regions[is_banded=False]]("f16_regions")
-    emit[regions[is_banded=True]]("f16_banded")
+    emit[regions[F16]]("f16_regions")
+    emit[regions[F16, 1]]("f16_xcd")
+    emit[regions[F16, 4]]("f16_banded")
     emit[by_quarters[F16]]("f16_ping_pong")
+    emit[double_buffered[F16, 2, 2, 1, 8, reads_ahead=True]]("f16_memory_bound")
+    emit[regions[Format.FP8_E5M2, 4]]("bf8_regions")
+    emit[by_quarters[Format.FP8_E5M2]]("bf8_ping_pong")
 
 
 def emit_others() raises:
@@ -62,7 +73,19 @@ def emit_others() raises:
     emit[double_buffered[FP8, 2, 4, 8, 4, 4]]("fp8_256x256")
     emit[double_buffered[FP8, 2, 8, 8, 2, 2]]("fp8_256x256_16")
     emit[by_quarters[FP8]]("fp8_ping_pong")
-    emit[product[is_fused=False, is_split=False]]("few_rows")
-    emit[product[is_fused=False, is_split=True]]("split_k")
+    emit[product[1]]("few_rows")
+    emit[product[SPLITS]]("split_k")
     emit[quantize]("quantize")
-    emit[product[is_fused=True, is_split=True]]("fused")
+    emit[fused[0, parts=SPLITS, is_transposed=True]]("fused")
+    emit[fused[0], LOADED]("contest_wave")
+    emit[fused[1, False], LOADED]("contest_lds")
+    emit[fused[1], LOADED]("contest_swizzled")
+    emit[fused[2], LOADED]("contest_double_buffered")
+    emit[fused[2, n_tiles=4], LOADED]("contest_blocked")
+    emit[fused[2, parts=SPLITS], LOADED]("contest_split_k")
+    emit[fused[2, parts=SPLITS]]("contest_preloaded")
+    emit[fused[2, parts=SPLITS, has_priority=True]]("contest_priority")
+    emit[fused[2, parts=SPLITS, has_priority=True, is_transposed=True]]("contest_transposed")
+    emit[fused[4, parts=SPLITS, is_transposed=True, is_up_front=True]]("contest_up_front")
+    emit[fused[2, is_transposed=True, is_up_front=True]]("contest_short")
+    emit[fused[0, is_transposed=True, is_up_front=True]]("contest_registers")

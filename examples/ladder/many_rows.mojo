@@ -227,13 +227,19 @@ def double_buffered[
             keep(sums)
             schedule_barrier()
             s_waitcnt[lgkmcnt=0]()
-            multiply_unscaled[format](sums, a, w)
-            schedule_barrier()
-            s_waitcnt[vmcnt=0]()
             s_waitcnt_barrier()
             schedule_barrier()
             if stage + 2 < stages:
                 tile.fetch(stage + 2, here)
+            schedule_barrier()
+            multiply_unscaled[format](sums, a, w)
+            schedule_barrier()
+            if stage + 2 < stages:
+                s_waitcnt[vmcnt=UInt32(Tile.LOADS)]()
+            else:
+                s_waitcnt[vmcnt=0]()
+            s_waitcnt_barrier()
+            schedule_barrier()
             if stage + 1 < stages:
                 comptime for slice in range(SLICES):
                     tile.read_codes[slice](next, a, w)

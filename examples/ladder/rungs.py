@@ -2,8 +2,11 @@
 
     many rows    4096 x 4096 x 4096 from codes: naive, shared, swizzled, double_buffered, ping_pong
     few rows     16 x 2112 x 7168 from codes: few_rows, split_k; from bfloat16: two_launches, fused
+    contest      three shapes of a contest from bfloat16, one launch: contest_wave and so on
     FP8          4096 x 4096 x 4096 from codes, the ladder that AMD published: fp8_scalar and so on
-    float16      4096 x 4096 x 8192, rungs of AMD's Gluon tutorial: f16_pieces and so on
+    float16      4096 x 4096 x 8192, rungs of AMD's Gluon tutorial: f16_pieces and so on; its
+                 memory-bound product of 32 rows
+    E5M2         4096 x 4096 x 16384, what that tutorial makes of it: bf8_regions, bf8_ping_pong
 
 Kernels are compiled for gfx950 and run on its simulator: no GPU is needed, and no time here
 was measured on one.
@@ -29,7 +32,9 @@ HERE = Path(__file__).parent
 FOLDERS = [HERE, HERE.parents[1]]
 KERNEL = re.compile(r"^;;;; kernel (\S+)\n", re.MULTILINE)
 MANY_ROWS, FEW_ROWS, LARGE = (4096, 4096, 4096), (16, 2112, 7168), (8192, 8192, 8192)
-LONG = (4096, 4096, 8192)
+BLOCKS, SHORT = (256, 3072, 1536), (32, 4096, 512)
+"""Shapes of the contest, beside `FEW_ROWS`: much of C, and little of K."""
+LONG, LONGER, MEMORY_BOUND = (4096, 4096, 8192), (4096, 4096, 16384), (32, 65536, 8192)
 PUBLISHED = {
     "fp8_scalar": (1.15, 1.15),
     "fp8_scalar_lds": (4.8, 4.8),
@@ -52,16 +57,19 @@ PUBLISHED = {
     "f16_regions": (1569, 1569),
     "f16_banded": (1418, 1634),
     "f16_ping_pong": (1437, 1479),
+    "f16_memory_bound": (204.9, 205.2),
+    "bf8_regions": (3233, 3257),
+    "bf8_ping_pong": (3076, 3076),
 }
 """TFLOP/s that AMD measured on an MI355X, the lower and the higher of two publications: *FP8 GEMM
 optimization on AMD CDNA4-based GPUs* (a notebook, averages of its recorded output), and *FP8 GEMM
 Optimization on AMD CDNA4 Architecture* (a post of 10 March 2026). Of float16, of revisions of
 *gfx950-gluon-tutorials*: a16w16 v0, v2, v3, v4, v5 without its scheduler, v8, v9, and the kernel of
-eight waves."""
+eight waves; the memory-bound product, 6430 and 6442 GB/s there; a8w8 by four waves and by eight."""
 F16 = "f16"
-UNSCALED = {"fp8": torch.float8_e4m3fn, F16: torch.float16}
+UNSCALED = {"fp8": torch.float8_e4m3fn, F16: torch.float16, "bf8": torch.float8_e5m2}
 """Ladders whose operands have no scales, and their type."""
-SMALL = {"many_rows": (128, 256, 768), "few_rows": (16, 64, 1792)}
+SMALL = {"many_rows": (128, 256, 768), "few_rows": (16, 64, 1792), "contest": (32, 64, 7168)}
 SMALL |= dict.fromkeys(UNSCALED, (256, 512, 512))
 SMALL_SCALAR = (48, 80, 272)
 STAGE_K, COLUMNS, THREADS, CUS = 256, 32, 256, 256
@@ -100,7 +108,8 @@ class Rung:
     @property
     def small(self) -> tuple[int, int, int]:
         """(M, N, K) that is computed in place of it: few tiles, three stages or more."""
-        return SMALL_SCALAR if self.k_share > 1 else SMALL[self.ladder]
+        m, n, k = SMALL_SCALAR if self.k_share > 1 else SMALL[self.ladder]
+        return m, n, min(k, self.shape[2])
 
     @property
     def published(self) -> tuple[float, float] | None:
@@ -141,6 +150,17 @@ def along_k(kernel: str, splits: int, activations=("codes", "code_scales")):
     ]
 
 
+def fused(kernel: str, columns: int = COLUMNS, splits: int = 1):
+    """Returns the launch of a kernel that quantizes, a wave for each tile of C and part of K."""
+    args = ("x", "w_codes", "w_scales", "c", "workspace")
+    return lambda m, n, k: [
+        Launch(
+            kernel, (n // columns, m // 16, splits), 64,
+            (*args, m, n, k, k // STAGE_K // splits), splits > 1,
+        )
+    ]  # fmt: skip
+
+
 def quantize(m: int, n: int, k: int) -> Launch:
     """Returns the launch that quantizes the activations."""
     grid = (-(-m * k // 32 // THREADS), 1, 1)
@@ -171,7 +191,33 @@ RUNGS = [
     Rung("two_launches", "Activations are bfloat16: a launch quantizes them, then split_k.",
          FEW_ROWS, two_launches, "few_rows"),
     Rung("fused", "The product quantizes them in registers: one launch.",
-         FEW_ROWS, along_k("fused", SPLITS, ("x", "none")), "few_rows"),
+         FEW_ROWS, fused("fused", splits=SPLITS), "few_rows"),
+    Rung("contest_wave", "A wave computes 16 x 32 of C, operands straight from memory.",
+         FEW_ROWS, fused("contest_wave"), "contest"),
+    Rung("contest_lds", "Loads go straight to LDS, a stage at a time.",
+         FEW_ROWS, fused("contest_lds"), "contest"),
+    Rung("contest_swizzled", "The pieces of a row are exchanged in LDS.",
+         FEW_ROWS, fused("contest_swizzled"), "contest"),
+    Rung("contest_double_buffered", "Two stages in LDS: one arrives while the other is multiplied.",
+         FEW_ROWS, fused("contest_double_buffered"), "contest"),
+    Rung("contest_split_k", f"{SPLITS} waves share K; whoever comes last adds their sums up.",
+         FEW_ROWS, fused("contest_split_k", splits=SPLITS), "contest"),
+    Rung("contest_preloaded", "Arguments are in registers when the kernel starts.",
+         FEW_ROWS, fused("contest_preloaded", splits=SPLITS), "contest"),
+    Rung("contest_priority", "A wave goes first while it starts loads.",
+         FEW_ROWS, fused("contest_priority", splits=SPLITS), "contest"),
+    Rung("contest_transposed", "W is multiplied by A, so that a lane stores 8 bytes at once.",
+         FEW_ROWS, fused("contest_transposed", splits=SPLITS), "contest"),
+    Rung("contest_up_front", "A wave's four stages have LDS of their own: all loads start first.",
+         FEW_ROWS, fused("contest_up_front", splits=SPLITS), "contest"),
+    Rung("contest_tile", "Double-buffered again: a wave computes 16 x 32.",
+         BLOCKS, fused("contest_double_buffered"), "contest"),
+    Rung("contest_blocked", "A wave computes 16 x 64: rows are quantized half as often.",
+         BLOCKS, fused("contest_blocked", columns=64), "contest"),
+    Rung("contest_short", "contest_up_front without split-K: K is two stages.",
+         SHORT, fused("contest_short"), "contest"),
+    Rung("contest_registers", "All loads go to registers instead.",
+         SHORT, fused("contest_registers"), "contest"),
     Rung("fp8_scalar", "A thread computes one value of C, a byte of each operand at a time.",
          MANY_ROWS, scalar("fp8_scalar"), "fp8", 8),
     Rung("fp8_scalar_lds", "16 along K as float32 in LDS; a wave has LDS of its own.",
@@ -212,16 +258,24 @@ RUNGS = [
          LONG, unscaled("f16_read_ahead", 256, 256, 4), F16),
     Rung("f16_regions", "Between products of a quarter: reads of a half, loads of another.",
          LONG, unscaled("f16_regions", 256, 256, 4), F16),
-    Rung("f16_banded", "An XCD has neighbouring tiles.",
+    Rung("f16_xcd", "An XCD has tiles that follow each other in a row: GROUP_M is 1.",
+         LONG, unscaled("f16_xcd", 256, 256, 4), F16),
+    Rung("f16_banded", "An XCD has a block of tiles: GROUP_M is 4.",
          LONG, unscaled("f16_banded", 256, 256, 4), F16),
     Rung("f16_ping_pong", "Eight waves: one half multiplies a quarter while the other half moves.",
          LONG, unscaled("f16_ping_pong", 256, 256, 8), F16),
+    Rung("f16_memory_bound", "f16_read_ahead with 32 x 256: W is read once.",
+         MEMORY_BOUND, unscaled("f16_memory_bound", 32, 256, 4), F16),
+    Rung("bf8_regions", "f16_regions and GROUP_M with codes of eight bits.",
+         LONGER, unscaled("bf8_regions", 256, 256, 4), "bf8"),
+    Rung("bf8_ping_pong", "f16_ping_pong with codes of eight bits.",
+         LONGER, unscaled("bf8_ping_pong", 256, 256, 8), "bf8"),
 ]  # fmt: skip
 BY_NAME = {rung.name: rung for rung in RUNGS}
 
 
 def assembly(*defines: str) -> builds.Build:
-    """Returns the printed assembly of all kernels, or of those of `F16`, as a file of the cache."""
+    """Returns the assembly of all kernels, or with `F16` of Gluon's, as a file of the cache."""
     options = [word for name in defines for word in ("-D", name)]
     return builds.program_output(HERE / "main.mojo", FOLDERS, options)
 
@@ -235,8 +289,13 @@ def kernels(*defines: str) -> dict[str, gfx950.Kernel]:
 
 def kernel_of(launch: Launch) -> gfx950.Kernel:
     """Returns the compiled kernel of a launch."""
-    defines = ("F16",) if launch.kernel.startswith(F16) else ()
+    defines = ("F16",) if launch.kernel.startswith((F16, "bf8")) else ()
     return kernels(*defines)[launch.kernel]
+
+
+def workspace_bytes(m: int, n: int) -> int:
+    """Returns the bytes of counters and sums of workgroups that share K."""
+    return m // 16 * n // COLUMNS * 4 * (1 + SPLITS * 2 * 64 * 4)
 
 
 def operands(m: int, n: int, k: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -245,7 +304,6 @@ def operands(m: int, n: int, k: int) -> tuple[dict[str, np.ndarray], np.ndarray]
     x, weight = (torch.randn(rows, k, generator=generator).bfloat16() for rows in (m, n))
     a, w = mx.quantize(x), mx.quantize(weight)
     expected = mx.matmul(a, w, out_dtype="float32").numpy()
-    parts = n // COLUMNS * 4 * (1 + SPLITS * 2 * 64 * 4)
     scales = {
         name: q.preshuffle(device="gfx950").scales.numpy()
         for name, q in (("code_scales", a), ("w_scales", w))
@@ -258,7 +316,7 @@ def operands(m: int, n: int, k: int) -> tuple[dict[str, np.ndarray], np.ndarray]
         "codes_out": np.zeros_like(a.codes.numpy()),
         "code_scales_out": np.full_like(scales["code_scales"], 127),
         "c": np.zeros((m, n), np.uint16),
-        "workspace": np.zeros(parts, np.uint8),
+        "workspace": np.zeros(workspace_bytes(m, n), np.uint8),
         "none": np.zeros(0, np.uint8),
     }, expected
 
@@ -340,8 +398,10 @@ def profiles(rung: Rung) -> list[gfx950.Profile]:
         "w_fp8": ((n, k), np.uint8),
         F16: ((m, k), np.uint16),
         "w_f16": ((n, k), np.uint16),
+        "bf8": ((m, k), np.uint8),
+        "w_bf8": ((n, k), np.uint8),
         "c": ((m, n), np.uint16),
-        "workspace": (n // COLUMNS * 4 * (1 + SPLITS * 2 * 64 * 4), np.uint8),
+        "workspace": (workspace_bytes(m, n), np.uint8),
         "none": (0, np.uint8),
     }
     arrays = {

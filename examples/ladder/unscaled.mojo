@@ -7,8 +7,8 @@
     regions       four waves, 256 x 256: each multiplies a quarter while it moves for the next ones
 
 What lies between is a setting of `shared` or `double_buffered` in `many_rows`. A, W are E4M3, plain
-[rows, K], of `by_quarters` float16 too, of `regions` nothing else; C is bfloat16. Rows and columns
-are multiples of 16, and of 256 for the last two; K of 16, and of two stages.
+[rows, K], of the last two kernels E5M2 or float16 too; C is bfloat16. Rows and columns are
+multiples of 16, and of 256 for the last two; K of 16, and of two stages.
 """
 
 from max.gpu import MAX_THREADS_PER_BLOCK_METADATA, barrier, block_idx, thread_idx
@@ -228,7 +228,7 @@ def _multiply[
     schedule_barrier()
 
 
-comptime Regions = SharedTile[F16, 2, 2, 8, 8, True, 2]
+comptime Regions[format: Format] = SharedTile[format, 2, 2, 8, 8, True, 2]
 """A tile of 256 x 256: a wave has 8 x 8 tiles, of each half of rows and of columns 4."""
 comptime HALF = 4
 """Tiles of a wave in a half, and its loads of one."""
@@ -252,7 +252,7 @@ struct Halves(TrivialRegisterPassable):
     `rocdl.waves_per_eu`=SIMDLength(1),
 )
 def regions[
-    is_banded: Bool
+    format: Format, band_rows: Int = 0
 ](
     a_codes: Bytes,
     a_scales: Bytes,
@@ -273,21 +273,21 @@ def regions[
     `next` and `after` as in `by_quarters`: six regions lie between a fetch and its read. K has
     two stages or more, an even number.
 
-    `is_banded`: Whether an XCD has neighbouring tiles, which share its L2.
+    `band_rows`: Of tiles that an XCD goes through column by column, so that they share its L2; with
+    none workgroups take tiles in the order of the grid. GROUP_M is another name.
     """
+    comptime Tile = Regions[format]
     var row, column = Int32(block_idx.y), Int32(block_idx.x)
-    comptime if is_banded:
-        var order = XcdBands(Int(m) // Regions.ROWS, Int(n) // Regions.COLUMNS)
+    comptime if band_rows > 0:
+        var order = XcdBands[band_rows](Int(m) // Tile.ROWS, Int(n) // Tile.COLUMNS)
         var at = order.tile(Int(row) * order.columns + Int(column))
         row, column = readfirstlane(Int32(at.row)), readfirstlane(Int32(at.column))
-    var tile = Regions.at(
-        a_codes, a_scales, w_codes, w_scales, m, n, k, row, column, wave_of_thread()
-    )
-    var lds = allocate_lds[2 * Regions.STAGE_BYTES]()
-    var other = lds.unsafe_offset(Regions.STAGE_BYTES)
+    var tile = Tile.at(a_codes, a_scales, w_codes, w_scales, m, n, k, row, column, wave_of_thread())
+    var lds = allocate_lds[2 * Tile.STAGE_BYTES]()
+    var other = lds.unsafe_offset(Tile.STAGE_BYTES)
     var sums = cleared[2 * HALF, 2 * HALF]()
     var a, w = Halves(), Halves()
-    var stages = k // Int32(STAGE_K[F16])
+    var stages = k // Int32(STAGE_K[format])
 
     comptime for ahead in range(2):
         var stage, place = Int32(ahead), other if ahead == 1 else lds
@@ -309,9 +309,9 @@ def regions[
 
 @always_inline
 def _four_regions[
-    following: Int
+    format: Format, //, following: Int
 ](
-    tile: Regions,
+    tile: Regions[format],
     stage: Int32,
     here: Lds,
     next: Lds,
@@ -330,14 +330,14 @@ def _four_regions[
         tile.read_rows[slice, HALF](here, a.second)
     comptime if following > 1:
         tile.fetch_columns[0, HALF](stage + 2, here)
-    _interleave[0, 0, following > 1](sums, a.first, w.first)
+    _interleave[format, 0, 0, following > 1](sums, a.first, w.first)
 
     _meet[LAST - STEP]()
     comptime for slice in range(SLICES):
         tile.read_columns[slice, HALF](here, w.second)
     comptime if following > 1:
         tile.fetch_rows[0, HALF](stage + 2, here)
-    _interleave[HALF, 0, following > 1](sums, a.second, w.first)
+    _interleave[format, HALF, 0, following > 1](sums, a.second, w.first)
 
     _meet[LAST - 2 * STEP]()
     comptime if following > 0:
@@ -345,7 +345,7 @@ def _four_regions[
             tile.read_columns[slice](next, w.first)
     comptime if following > 1:
         tile.fetch_rows[HALF, HALF](stage + 2, here)
-    _interleave[0, HALF, following > 1](sums, a.first, w.second)
+    _interleave[format, 0, HALF, following > 1](sums, a.first, w.second)
 
     _meet[LAST - 3 * STEP]()
     comptime if following > 0:
@@ -353,7 +353,7 @@ def _four_regions[
             tile.read_rows[slice](next, a.first)
     comptime if following > 1:
         tile.fetch_columns[HALF, HALF](stage + 2, here)
-    _interleave[HALF, HALF, following > 1](sums, a.second, w.second)
+    _interleave[format, HALF, HALF, following > 1](sums, a.second, w.second)
 
 
 @always_inline
@@ -368,16 +368,18 @@ def _meet[newer: Int]():
 
 @always_inline
 def _interleave[
-    first_row: Int, first_column: Int, fetches: Bool
+    format: Format, first_row: Int, first_column: Int, fetches: Bool
 ](sums: SumTile[2 * HALF, 2 * HALF], a: Pieces[SLICES, HALF], w: Pieces[SLICES, HALF]):
     """Multiplies a quarter, between a region's reads and loads."""
     comptime READS = SLICES * HALF
-    multiply_unscaled[F16, first_row, first_column](sums, a, w)
-    # The last reads have eight products to arrive under.
+    comptime BEFORE = Int32(2 if format == F16 else 1)
+    multiply_unscaled[format, first_row, first_column](sums, a, w)
+    # The last reads have eight products to arrive under. Those of eight bits take twice as long.
     comptime for i in range(READS):
-        schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 2, 0)
+        schedule_group_barrier(AMDScheduleBarrierMask.MFMA, BEFORE, 0)
         schedule_group_barrier(AMDScheduleBarrierMask.DS_READ, 1, 0)
-        schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
+        comptime if format == F16:
+            schedule_group_barrier(AMDScheduleBarrierMask.MFMA, 1, 0)
         comptime if fetches and i % (READS // HALF) == 0:
             schedule_group_barrier(AMDScheduleBarrierMask.SALU, 2, 0)
             schedule_group_barrier(AMDScheduleBarrierMask.ALL_VMEM, 1, 0)

@@ -25,14 +25,13 @@ def _quotient(a: UInt32, b: UInt32) -> UInt32:
 
 
 @fieldwise_init
-struct XcdBands(TrivialRegisterPassable):
+struct XcdBands[band_rows: Int = 8](TrivialRegisterPassable):
     """Bands of rows of tiles, gone through column by column; each XCD has a stretch of them.
 
     Indices beyond the last tile have a row beyond the last row: a grid is a multiple of the XCDs.
-    """
 
-    comptime BAND = 8
-    """Tiles of rows of C that workgroups go through before the next column. Guess."""
+    `band_rows`: Tiles of rows of C that workgroups go through before the next column. Guess.
+    """
 
     var rows: Int
     """Tiles of a column."""
@@ -64,14 +63,14 @@ struct XcdBands(TrivialRegisterPassable):
         var rows, columns = UInt32(self.rows), UInt32(self.columns)
         var number = self._number(index)
         var band = UInt32(0)
-        if rows > UInt32(Self.BAND):
-            band = _quotient(number, UInt32(Self.BAND) * columns)
-        var in_band = number - band * UInt32(Self.BAND) * columns
-        var height = min(rows - band * UInt32(Self.BAND), UInt32(Self.BAND))
+        if rows > UInt32(Self.band_rows):
+            band = _quotient(number, UInt32(Self.band_rows) * columns)
+        var in_band = number - band * UInt32(Self.band_rows) * columns
+        var height = min(rows - band * UInt32(Self.band_rows), UInt32(Self.band_rows))
         if number >= rows * columns:
             return Tile(self.rows, self.columns)
         var column = _quotient(in_band, height)
-        var row = band * UInt32(Self.BAND) + in_band - column * height
+        var row = band * UInt32(Self.band_rows) + in_band - column * height
         return Tile(Int(row), Int(column))
 
 

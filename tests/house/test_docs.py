@@ -93,7 +93,7 @@ def test_of_the_four_rules_even_has_the_least_error_on_average_as_the_page_says(
 def test_every_page_is_in_the_navigation_and_every_number_of_the_ladder_in_a_table():
     listed = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "docs/mkdocs.yml").read_text(), re.M))
     assert listed == {path.relative_to(ROOT / "docs/pages").as_posix() for path in PAGES}
-    ladders = "many_rows", "few_rows", "fp8_ladder", "f16_ladder"
+    ladders = "many_rows", "few_rows", "contest", "fp8_ladder", "f16_ladder", "bf8_ladder"
     shown = "".join(texts.TEXTS[name]() for name in ladders)
     assert all(f"| `{row['rung']}` |" in shown for row in texts.ladder_rows())
 
@@ -242,7 +242,7 @@ def test_a_rung_computes_the_product_whenever_memory_answers(case):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("name", ["split_k", "fused"])
+@pytest.mark.parametrize("name", ["split_k", "fused", "contest_up_front"])
 def test_shared_sums_do_not_depend_on_who_comes_last(name):
     rung = rungs.BY_NAME[name]
     results = [rungs.run(rung, rung.small, order=order)[0] for order in (None, "reverse", 3)]

@@ -193,7 +193,7 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
             return False
         return (self.splits - 1) * self.stages(k) < ceildiv(k, self.stage_k())
 
-    def tiles_of_c(self, m: Int, n: Int) -> XcdBands:
+    def tiles_of_c(self, m: Int, n: Int) -> XcdBands[]:
         return XcdBands(ceildiv(m, self.rows()), ceildiv(n, self.columns()))
 
     def grid(self, m: Int, n: Int) -> Grid:

@@ -145,7 +145,7 @@ def rows_of(m_tiles: Int) -> Int:
     return WAVES_M * m_tiles * TILE
 
 
-def tiles_of_c(m_tiles: Int, m: Int, n: Int) -> XcdBands:
+def tiles_of_c(m_tiles: Int, m: Int, n: Int) -> XcdBands[]:
     """Returns the tiles of C that workgroups compute."""
     return XcdBands(ceildiv(m, rows_of(m_tiles)), ceildiv(n, COLUMNS))
 
