@@ -193,8 +193,17 @@ def _sigmoid_times[
     width: SIMDLength, //
 ](x: SIMD[DType.float32, width], z: SIMD[DType.float32, width]) -> SIMD[DType.float32, width]:
     """Returns `x * sigmoid(z)`: x / (1 + exp(-z)); x or 0 * x beyond `LARGEST_EXPONENT`."""
-    var far = z.lt(0).select(x * 0, x)
-    return abs(z).gt(LARGEST_EXPONENT).select(far, near_sigmoid_times(x, z))
+    return with_far(near_sigmoid_times(x, z), x, z)
+
+
+@always_inline
+def with_far[
+    width: SIMDLength, //
+](
+    gated: SIMD[DType.float32, width], x: SIMD[DType.float32, width], z: SIMD[DType.float32, width]
+) -> SIMD[DType.float32, width]:
+    """Returns x or 0 * x where |z| is above `LARGEST_EXPONENT`, `gated` elsewhere and for NaN."""
+    return abs(z).gt(LARGEST_EXPONENT).select(z.lt(0).select(x * 0, x), gated)
 
 
 @always_inline

@@ -5,7 +5,7 @@
               makes it so
 """
 
-from ...numbers.gates import Gate, LARGEST_EXPONENT, near_sigmoid_times
+from ...numbers.gates import Gate, LARGEST_EXPONENT, near_sigmoid_times, with_far
 from ..instructions.vector import maximum, minimum, of_a_branch
 from ..instructions.wave import any_lane
 
@@ -42,21 +42,11 @@ struct QuickGate(TrivialRegisterPassable):
         comptime if has_branch:
             if any_lane(not (_largest(z) <= LARGEST_EXPONENT)):  # NaN may hide a number above.
                 # Once more from x: no register keeps z until here.
-                gated = _with_far(gated, x, x * of_a_branch(self.gate.alpha))
+                gated = with_far(gated, x, x * of_a_branch(self.gate.alpha))
         else:
-            gated = _with_far(gated, x, z)
+            gated = with_far(gated, x, z)
         var up = minimum(maximum(ups, -limit), limit) if has_limit else ups
         return self.gate.times_up(gated, up)
-
-
-@always_inline
-def _with_far[
-    width: SIMDLength, //
-](
-    gated: SIMD[DType.float32, width], x: SIMD[DType.float32, width], z: SIMD[DType.float32, width]
-) -> SIMD[DType.float32, width]:
-    """Returns x or 0 * x where |z| is above `LARGEST_EXPONENT`."""
-    return abs(z).gt(LARGEST_EXPONENT).select(x.lt(0).select(x * 0, x), gated)
 
 
 @always_inline

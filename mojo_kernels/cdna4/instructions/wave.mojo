@@ -7,6 +7,7 @@
     lane_here          which lane this is
     of_lane            what one lane has, for all
     with_lane          what all have, for one
+    of_first_row       what the lane of the first row of 16 has
     maximum_of_row     the largest of 16 lanes; maximum_of_half_row of 8, maximum_of_quad of 4
     kept_halves        sums of two lanes of a row of 16, sum_of_quad of 4
     of_partner         what the lane 8, 4, 2 or 1 apart has
@@ -16,6 +17,7 @@ and what the waves of a workgroup do:
     workgroup_barrier         all of them have come as far
 """
 
+from max.gpu.intrinsics import permlane_swap
 from std.bit import pop_count
 from std.memory import bitcast
 from std.sys import is_gpu
@@ -198,6 +200,14 @@ def of_lane(x: Float32, lane: Int32) -> Float32:
 def with_lane(old: Int32, x: Int32, lane: Int32) -> Int32:
     """Returns `x` in one lane and `old` in the others; `x` and `lane` are the same for all."""
     return llvm_intrinsic["llvm.amdgcn.writelane.i32", Int32, has_side_effect=False](x, lane, old)
+
+
+@always_inline
+def of_first_row(x: UInt32) -> UInt32:
+    """Returns what the same of the first 16 lanes has."""
+    comptime ODD_ROWS, HALVES = 16, 32
+    var of_pair = permlane_swap[ODD_ROWS](x, x)[0]
+    return permlane_swap[HALVES](of_pair, of_pair)[0]
 
 
 @always_inline

@@ -183,8 +183,9 @@ def _multiply_tile[
         partial_sums = loaded(workspace)
     var share = Int32(block_idx.z) if shape.splits > 1 else Int32(0)
     var split_k = SplitK[SPLIT](
-        partial_sums, tile.column + tiles_n * tile.row, tiles_n * tiles_m, share, wave, lane
-    )
+        partial_sums, tile.column + tiles_n * tile.row, tiles_n * tiles_m, share, tile.count(),
+        wave, lane,
+    )  # fmt: skip
     loop.clear()
     comptime if shape.splits > 1:
         loop.run(split_k)

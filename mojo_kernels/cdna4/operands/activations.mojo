@@ -1,8 +1,9 @@
 """Where a wave gets the encoded blocks of its activations.
 
 Both sources feed the same kernels: `FloatSource` streams floats through LDS and encodes them
-in registers, or keeps them; `CodeSource` loads plain codes and scales to registers. A wave holds the state of
-its rows, a `Cursor` stands at a chunk:
+in registers, or keeps them; `CodeSource` loads plain codes to registers, or those of eight bits
+through LDS, and scales to registers. A wave holds the state of its rows, a `Cursor` stands at a
+chunk:
 
     source.settle(lane)             once: offsets of the lane in every tile of rows
     source.settle_block(lane)       once, behind the first loads: its block in a tile
@@ -16,6 +17,7 @@ further away, can go first.
 In a tile lane l holds what it feeds of row l % 16, see `instructions/matrix`.
 """
 
+from layout import Coord
 from max.gpu.intrinsics import AMDBufferResource
 from std.memory import bitcast
 
@@ -23,9 +25,10 @@ from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import Scale
 from ...tiles import RegisterTile, in_registers
-from ..chip import LANE_BYTES, PIECE_BYTES, TILE, TILE_BLOCKS, TILE_K, WORD_BYTES
-from ..instructions.lds import PIECE_WORDS, SharedPieces
-from ..instructions.matrix import BlockCodes, CODE_WORDS, IS_SPLIT, LAST_BYTES, PIECES, fed
+from ..chip import BLOCK, LANE_BYTES, PIECE_BYTES, TILE, TILE_BLOCKS, TILE_K, WORD_BYTES
+from ..instructions.lds import PIECE_WORDS, SharedPieces, read_piece
+from ..instructions.matrix import BlockCodes, CODE_WORDS, LAST_BYTES, PIECES, fed
+from ..instructions.wave import of_first_row
 from ..types import KEPT
 from .encode import EncodedBlock, encode_block
 from .memory import Input, OUT_OF_RANGE, Span, View, load_word, quotient
@@ -215,10 +218,14 @@ struct CodeCursor(TrivialRegisterPassable):
 struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](ActivationSource):
     """A plain operand [M, K].
 
+    Eight-bit codes go through LDS, as floats do: neighbouring lanes load a line of memory, where
+    those that feed a row are far from each other.
+
     `m_tiles`: Tiles of rows, a power of two.
     """
 
     comptime left = Self.format
+    comptime Tile = FloatTile[DType.uint8]
     comptime CODE_BYTES = LANE_BYTES[Self.format]
     comptime HAS_SCALES = not Self.format.has_row_scales()
     """Whether scales are multiplied here; those of rows are not."""
@@ -226,8 +233,12 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     """Blocks of the instruction that share a scale: one or those of a tile."""
     comptime LOADS = PIECES[Self.format] + (1 if Self.HAS_SCALES else 0)
     """The codes and the scale of a block."""
-    comptime PIECES = 0
-    """Straight to registers."""
+    comptime HAS_FLOATS = Self.HAS_SCALES and Self.format.scale == Scale.FLOAT32
+    comptime THROUGH_LDS = Self.format.element.bits == 8
+    """Whether codes go through LDS."""
+    comptime PIECES = Self.Tile.PIECES if Self.THROUGH_LDS else 0
+    comptime ROW_LOADS = Self.Tile.LOADS if Self.THROUGH_LDS else 1
+    """Loads of a tile with rows of their own."""
     comptime Cursor = CodeCursor
 
     var codes: View
@@ -235,10 +246,13 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     var scales: View
     """The scales from the wave's first row on."""
     var k_blocks: Int32
-    var rows: SIMD[DType.int32, Self.m_tiles]
-    """The lane's block in the first tile along K of each tile of rows."""
+    var rows: SIMD[DType.int32, Self.m_tiles * Self.ROW_LOADS]
+    """The lane's block in the first tile along K of each tile of rows; through LDS, the byte of
+    each load."""
     var scale_rows: SIMD[DType.int32, Self.m_tiles]
-    """Its scale, counted likewise."""
+    """The byte of its scale; of floats, the first 16 lanes have those of a tile."""
+    var first_piece: Int32
+    """Through LDS, the first piece that the lane feeds of any tile."""
 
     @always_inline
     def __init__(
@@ -254,6 +268,7 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
         self.k_blocks = k_blocks
         self.rows = {}
         self.scale_rows = {}
+        self.first_piece = 0
         self.scales = View.of(scales, 0)
         comptime if Self.HAS_SCALES:
             comptime SCALE_BYTES = Int32(Self.format.scale.bytes)
@@ -269,14 +284,24 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
         comptime for m_tile in range(Self.m_tiles):
             var row = Int32(m_tile * TILE) + lane % TILE
             var block = quotient[TILE](lane)
-            self.rows[m_tile] = row * self.k_blocks + block
-            comptime if Self.HAS_SCALES:
-                var scale = quotient[Self.SCALE_BLOCKS](block)
-                self.scale_rows[m_tile] = row * self._scales_of_row() + scale
+            comptime if Self.THROUGH_LDS:
+                comptime for load in range(Self.ROW_LOADS):
+                    var in_tile, byte = Self.Tile.source[load](lane)
+                    var offset = (Int32(m_tile * TILE) + in_tile) * self.k_blocks * Int32(BLOCK)
+                    self.rows[m_tile * Self.ROW_LOADS + load] = offset + byte
+            else:
+                self.rows[m_tile] = row * self.k_blocks + block
+            comptime if Self.HAS_FLOATS:
+                var offset = row * self._scales_of_row() * Int32(Self.format.scale.bytes)
+                self.scale_rows[m_tile] = offset if block == 0 else OUT_OF_RANGE
+            elif Self.HAS_SCALES:
+                self.scale_rows[m_tile] = row * self.k_blocks + block
 
     @always_inline
     def settle_block(mut self, lane: Int32):
-        pass
+        comptime if Self.THROUGH_LDS:
+            var piece = lane % TILE * Int32(Self.Tile.ROW_PIECES) + quotient[TILE](lane)
+            self.first_piece = Self.Tile.exchanged(piece)
 
     @always_inline
     def cursor(self, chunk: Int32, m_tile: Int32 = 0, is_wanted: Bool = True) -> Self.Cursor:
@@ -302,19 +327,22 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
         comptime first = Int32(k_tile * TILE_BLOCKS)
         comptime LANE_PIECES = PIECES[Self.format]
         var group = quotient[TILE](lane)
-        comptime NEXT_PIECE = TILE_BLOCKS if IS_SPLIT[Self.format] else 1
+        comptime if Self.THROUGH_LDS:
+            comptime for load in range(Self.ROW_LOADS):
+                var offset = self.rows[m_tile * Self.ROW_LOADS + load] + Int32(k_tile * TILE_K)
+                comptime if Self.k_tail:
+                    var block = first + quotient[BLOCK](Self.Tile.source[load](lane)[1])
+                    offset = offset if block < at.blocks_left else OUT_OF_RANGE
+                Self.Tile.fetch[load](
+                    at.codes, offset, rebind[SharedPieces[Self.Tile.PIECES]](tile)
+                )
+            return {0, self._fetch_scale[k_tile, m_tile](at, group)}
         var code_offset = (self.rows[m_tile] + first) * Int32(Self.CODE_BYTES)
-        comptime if IS_SPLIT[Self.format]:
-            # The first piece of block `group` is further than piece `group`.
-            code_offset -= group * Int32(Self.CODE_BYTES - PIECE_BYTES)
         var codes = BlockCodes[Self.left]()
         comptime for i in range(LANE_PIECES):
-            var offset = code_offset + Int32(i * NEXT_PIECE * PIECE_BYTES)
+            var offset = code_offset + Int32(i * PIECE_BYTES)
             comptime if Self.k_tail:
-                var block = first + group
-                comptime if IS_SPLIT[Self.format]:
-                    block = first + quotient[LANE_PIECES](group + Int32(i * TILE_BLOCKS))
-                offset = offset if block < at.blocks_left else OUT_OF_RANGE
+                offset = offset if first + group < at.blocks_left else OUT_OF_RANGE
             comptime BYTES = PIECE_BYTES if i < LANE_PIECES - 1 else LAST_BYTES[Self.format]
             var piece = bitcast[DType.uint32, BYTES // WORD_BYTES](at.codes.load[BYTES](offset))
             codes = codes.insert[offset=i * PIECE_WORDS](piece)
@@ -325,10 +353,9 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
         """Starts loading the scale of a lane's block of a tile: a byte, or the bits of a float."""
         comptime if not Self.HAS_SCALES:
             return 0
-        comptime SCALE_BYTES = Int32(Self.format.scale.bytes)
         comptime first = k_tile * TILE_BLOCKS
-        var offset = self.scale_rows[m_tile] + Int32(first // Self.SCALE_BLOCKS)
-        offset *= SCALE_BYTES
+        comptime byte = first // Self.SCALE_BLOCKS * Self.format.scale.bytes
+        var offset = self.scale_rows[m_tile] + Int32(byte)
         comptime if Self.k_tail:
             var own = quotient[Self.SCALE_BLOCKS](group) * Int32(Self.SCALE_BLOCKS)
             offset = offset if Int32(first) + own < at.blocks_left else OUT_OF_RANGE
@@ -341,4 +368,9 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     def block(
         self, kept: EncodedBlock[Self.left], tile: SharedPieces[Self.PIECES]
     ) -> EncodedBlock[Self.left]:
-        return kept
+        var codes = kept.codes
+        comptime if Self.THROUGH_LDS:
+            comptime for i in range(PIECES[Self.format]):
+                var at = Coord(self.first_piece ^ Int32(i * TILE_BLOCKS))
+                codes = codes.insert[offset=i * PIECE_WORDS](read_piece(tile, at))
+        return {codes, of_first_row(kept.scale) if Self.HAS_FLOATS else kept.scale}

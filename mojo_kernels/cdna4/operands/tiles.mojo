@@ -1,4 +1,4 @@
-"""Tiles of activations that are floats, on their way from memory through LDS.
+"""Tiles of activations, floats or eight-bit codes, on their way from memory through LDS.
 
 They go straight from memory to LDS, 16-byte pieces coalesced along the rows, a tile of
 16 rows x 128 at a time. Lane l then reads row l % 16, block l / 16. Pieces are
@@ -8,7 +8,7 @@ banks; for 16-bit floats, rows of 256 bytes:
     LDS piece    0 .. 15 of row r
     holds        piece ^ f(r) of the row, f(r) = (r & 3) | (r & 4) << 1
 
-Rows that a workgroup shares are a line of memory, 128 bytes, of which 16 lanes read one piece each:
+Rows of codes are a line of memory, 128 bytes, of which 16 lanes read one piece each:
 
     LDS piece    0 .. 7 of row r
     holds        piece ^ (r / 2) % 8 of the row
@@ -43,6 +43,9 @@ struct FloatTile[dtype: DType]:
             comptime LOW = Swizzle(2, 0, 4)  # Bits 4 and 5, row & 3, meet bits 0 and 1.
             comptime HIGH = Swizzle(1, 3, 3)  # Bit 6, row & 4, meets bit 3.
             return HIGH(LOW(piece))
+        elif Self.ROW_PIECES == 8:
+            comptime ROW_PAIR = Swizzle(3, 0, 4)  # Bits 4 .. 6, row / 2 % 8, meet bits 0 .. 2.
+            return ROW_PAIR(piece)
         else:
             comptime LOW = Swizzle(3, 0, log2_floor(Self.ROW_PIECES))  # row & 7 meets bits 0 .. 2.
             return LOW(piece)
@@ -89,8 +92,7 @@ def exchanged[row_pieces: Int](piece: Int32) -> Int32:
         return FloatTile[DType.bfloat16].exchanged(piece)
     else:
         comptime assert row_pieces == 8, "a row is a line of memory or two"
-        comptime ROW_PAIR = Swizzle(3, 0, 4)  # Bits 4 .. 6, row / 2 % 8, meet bits 0 .. 2.
-        return ROW_PAIR(piece)
+        return FloatTile[DType.uint8].exchanged(piece)
 
 
 @always_inline

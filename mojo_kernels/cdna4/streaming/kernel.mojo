@@ -112,7 +112,10 @@ def multiply_tile[
     loop.finish(chunks_per_wave)
     var groups_x = quotient[Int(COLUMNS)](n + COLUMNS - 1)
     var groups_y = quotient[shape.m_tiles * TILE](m + Int32(shape.m_tiles * TILE - 1))
-    var split_k = SplitK[shape](partial_sums, x + groups_x * y, groups_x * groups_y, z, wave, lane)
+    var rows = m - y * Int32(shape.m_tiles * TILE)
+    var split_k = SplitK[shape](
+        partial_sums, x + groups_x * y, groups_x * groups_y, z, rows, wave, lane
+    )
     comptime if shape.splits > 1:
         split_k.announce()
 

@@ -25,7 +25,7 @@ from std.sys.intrinsics import readfirstlane
 
 from ...numbers.floats import FloatBits
 from ...tiles import RegisterTile, in_registers
-from ..chip import LANES, SUMS, WORD_BYTES
+from ..chip import LANES, SUMS, TILE, WORD_BYTES
 from ..instructions.matrix import SumTile, Sums
 from ..instructions.memory import arrive, swap_published
 from ..instructions.vector import maximum
@@ -93,6 +93,8 @@ struct SplitK[shape: StreamingShape](SumsListener):
     var counters: AMDBufferResource
     var share: Int32
     """The own leaf: which part of K the workgroup has."""
+    var rows: Int32
+    """Rows of C in the tile: sums of no others are left or taken."""
     var wave: Int32
     var lane: Int32
     var arrivals: UInt32
@@ -105,6 +107,7 @@ struct SplitK[shape: StreamingShape](SumsListener):
         group: Int32,
         num_groups: Int32,
         share: Int32,
+        rows: Int32,
         wave: Int32,
         lane: Int32,
     ):
@@ -115,6 +118,7 @@ struct SplitK[shape: StreamingShape](SumsListener):
         self.slots = all.after(group * Self.GROUP_BYTES)
         self.counters = all.after(slots_end + group * COUNTER_BYTES)
         self.share = share
+        self.rows = rows
         self.wave = wave
         self.lane = lane
         self.arrivals = 0
@@ -131,10 +135,24 @@ struct SplitK[shape: StreamingShape](SumsListener):
         if readfirstlane(self.arrivals) != UInt32(Self.SPLITS - 1):
             self._leave(sums)
             return False
-        comptime for first in range(0, Self.TILES, Self.AT_ONCE):
-            self._collect[first, min(Self.AT_ONCE, Self.TILES - first)](sums)
+        # A tile whose rows are all there asks nothing about any of them.
+        if Self.shape.m_tiles == 1 or self.rows > Int32((Self.shape.m_tiles - 1) * TILE):
+            self._collect_all[True](sums)
+        else:
+            self._collect_all[False](sums)
         keep_one_nan(sums)
         return True
+
+    @always_inline
+    def _collect_all[has_rows: Bool](self, sums: SumTile[Self.TILES]):
+        """Adds to all tiles, some at once. `has_rows`: Whether none is beyond the rows of C."""
+        comptime for first in range(0, Self.TILES, Self.AT_ONCE):
+            comptime count = min(Self.AT_ONCE, Self.TILES - first)
+            var has_tiles = has_rows
+            comptime for own in range(first, first + count):
+                has_tiles = has_tiles or self._has_tile[own]()
+            if has_tiles:
+                self._collect[has_rows, first, count](sums)
 
     @always_inline
     def _leave(self, sums: SumTile[Self.TILES]):
@@ -146,7 +164,7 @@ struct SplitK[shape: StreamingShape](SumsListener):
                 _ = swap_published(self.slots, self._place[own, part](), slot, bits)
 
     @always_inline
-    def _collect[first: Int, count: Int](self, sums: SumTile[Self.TILES]):
+    def _collect[has_rows: Bool, first: Int, count: Int](self, sums: SumTile[Self.TILES]):
         """Adds to `count` tiles what all others have left of them, or will have."""
         var taken = in_registers[DType.uint32, PART, Self.OTHERS, count, PARTS]()
         comptime for leaf in range(Self.OTHERS):
@@ -154,18 +172,21 @@ struct SplitK[shape: StreamingShape](SumsListener):
             var is_there = self._is_there[leaf]()
             comptime for own in range(count):
                 comptime for part in range(PARTS):
-                    var place = self._place[first + own, part]()
+                    var place = self._place[first + own, part, has_rows]()
                     place = place if is_there else OUT_OF_RANGE
                     taken[leaf, own, part] = swap_published(self.slots, place, slot, 0)
         comptime for leaf in range(Self.OTHERS):
-            self._fill_missing[leaf, first, count](taken)
+            self._fill_missing[has_rows, leaf, first, count](taken)
         comptime for own in range(count):
-            comptime for level in range(levels_of(Self.SPLITS)):
-                comptime leaves = 1 << level
-                sums[first + own] += _sum_of_leaves[leaves - 1, leaves, own](taken)
+            if has_rows or self._has_tile[first + own]():
+                comptime for level in range(levels_of(Self.SPLITS)):
+                    comptime leaves = 1 << level
+                    sums[first + own] += _sum_of_leaves[leaves - 1, leaves, own](taken)
 
     @always_inline
-    def _fill_missing[leaf: Int, first: Int, count: Int](self, taken: Self.Taken[count]):
+    def _fill_missing[
+        has_rows: Bool, leaf: Int, first: Int, count: Int
+    ](self, taken: Self.Taken[count]):
         comptime NOTHING = bitcast[DType.uint32, 1](Float32(-0.0))
         if not self._is_there[leaf]():
             comptime for own in range(count):
@@ -173,19 +194,21 @@ struct SplitK[shape: StreamingShape](SumsListener):
                     taken[leaf, own, part] = Part(~NOTHING)
             return
         var slot = self._slot(self._leaf[leaf]())
-        while any_lane(self._is_missing[leaf, first](taken)):
+        while any_lane(self._is_missing[has_rows, leaf, first](taken)):
             comptime for own in range(count):
                 comptime for part in range(PARTS):
-                    var place = self._place[first + own, part]()
+                    var place = self._place[first + own, part, has_rows]()
                     place = place if all(taken[leaf, own, part].eq(0)) else OUT_OF_RANGE
                     taken[leaf, own, part] |= swap_published(self.slots, place, slot, 0)
 
     @always_inline
-    def _is_missing[leaf: Int, first: Int, count: Int](self, taken: Self.Taken[count]) -> Bool:
+    def _is_missing[
+        count: Int, //, has_rows: Bool, leaf: Int, first: Int
+    ](self, taken: Self.Taken[count]) -> Bool:
         """Says whether a part of a leaf is not there yet."""
         var least = ~UInt32(0)
         comptime for own in range(count):
-            if self._has_tile[first + own]():
+            if self._has_tile[first + own, has_rows]():
                 comptime for part in range(PARTS):
                     var bits = taken[leaf, own, part]
                     least = min(least, bits[0] | bits[1])
@@ -214,20 +237,25 @@ struct SplitK[shape: StreamingShape](SumsListener):
             return leaf * Self.SLOT_BYTES
 
     @always_inline
-    def _has_tile[own: Int](self) -> Bool:
-        comptime if (own + 1) * Self.shape.waves <= Self.shape.tiles():
-            return True
-        else:
-            return self.shape.tile_of(self.wave, own) < Int32(Self.shape.tiles())
+    def _has_tile[own: Int, has_rows: Bool = False](self) -> Bool:
+        comptime IS_LAST = (own + 1) * Self.shape.waves > Self.shape.tiles()
+        var tile = self.shape.tile_of(self.wave, own)
+        var is_there = tile < Int32(Self.shape.tiles()) if IS_LAST else True
+        comptime if has_rows:
+            return is_there
+        var m_tile = Int32(own // Self.shape.wave_columns())
+        comptime if Self.shape.k_groups() > 1:
+            m_tile = self.shape.corner(tile)[0]
+        return is_there and m_tile * Int32(TILE) < self.rows
 
     @always_inline
-    def _place[own: Int, part: Int](self) -> Int32:
+    def _place[own: Int, part: Int, has_rows: Bool = False](self) -> Int32:
         """Returns where in a slot a part of a tile of the wave lies."""
         var first = Self.shape.tile_of(self.wave, 0) * Int32(TILE_SUM_BYTES)
         comptime step = 1 if Self.shape.k_groups() == 1 else Self.shape.waves
         comptime AT = own * step * TILE_SUM_BYTES + part * LANES * PART_BYTES
         var place = first + self.lane * Int32(PART_BYTES) + Int32(AT)
-        return place if self._has_tile[own]() else OUT_OF_RANGE
+        return place if self._has_tile[own, has_rows]() else OUT_OF_RANGE
 
 
 @always_inline
