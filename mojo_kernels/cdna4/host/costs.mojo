@@ -73,6 +73,9 @@ struct Costs(TrivialRegisterPassable):
     """A interleaved kernel's begin and end."""
     var interleaved_tile: Int
     """The end of a tile of it."""
+    var interleaved_three: Int
+    """Per cent of a round, of three tiles of columns: the third is stored alone, half a sector a
+    row, and its scales are half of a word that is loaded whole."""
     var interleaved_even: Int
     """Per cent, of an even number of tiles of columns."""
     var interleaved_odd: Int
@@ -127,6 +130,7 @@ struct Costs(TrivialRegisterPassable):
         reduction_tile=180,
         interleaved_ends=1000,
         interleaved_tile=25,
+        interleaved_three=104,
         interleaved_even=112,
         interleaved_odd=126,
         interleaved_two=120,
@@ -185,6 +189,8 @@ struct Costs(TrivialRegisterPassable):
         var along_k = max(stages * load + multiply, stages * multiply + first)
         var reduction = self._reduction(tiles, shape.splits)
         var round = self.interleaved_ends + along_k + tiles * self.interleaved_tile + reduction
+        if shape.n_tiles == PAIR + 1 and shape.splits == 1:
+            round = round * self.interleaved_three // 100
         return _rounds(groups) * round + self._write_back(2 * m * n * shape.splits)
 
     def of_quantizing(self, m: Int, k: Int, float_bytes: Int, blocks: BlockWork) -> Int:
