@@ -4,9 +4,9 @@
 
 The shapes of MXFP4 are the cold ones of bench/results/gfx950-calibration.csv: every eighth of those
 that AITER's table tunes, spread by their time, and 60 of many rows that no list of ours has, drawn
-by a seed; those of blockscale FP8 every tenth for which its tables name an assembly kernel, and three
-with few tiles. What AITER's kernels take on the model is kept, of FP8 and of the 60 by the command
-above, so that they need not be here. Workgroups of one compute unit are
+by a seed; those of blockscale FP8 every tenth for which its tables name an assembly kernel, and
+three with few tiles. What AITER's kernels take on the model is kept, of FP8 and of the 60 by the
+command above, so that they need not be here. Workgroups of one compute unit are
 executed, of both alike, but for cuts of ours that split K, of which all are. What zeroes C before
 AITER's splits is not counted.
 """
@@ -132,8 +132,10 @@ class TileRow:
 
 
 def held_out(measured: Sequence[calibrate.Measured]) -> list[calibrate.Measured]:
-    """Draws cold rows of `MANY_ROWS` and more that no list of ours has: one of each of
-    `HELD_OUT_ROWS` equal parts in the order of M, then of weights."""
+    """Draws cold rows of `MANY_ROWS` and more that no list of ours has.
+
+    One of each of `HELD_OUT_ROWS` equal parts in the order of M, then of the weights' size.
+    """
     listed = {shape for _, shape in tune.classes()}
     listed |= {Shape(row.m, row.n, row.k) for row in calibrate.read()}
     rows = {Shape(row.m, row.n, row.k): row for row in reversed(measured) if not row.is_warm}

@@ -208,9 +208,7 @@ def test_sums_stay_in_the_accumulation_registers(kernels):
     assert not any(i.name.startswith("v_accvgpr") for i in loop)
 
 
-@pytest.mark.parametrize(
-    "name, busy", [(NARROW, 0.3), (WIDE, 0.7), (EIGHT, 0.7), (APART, 0.8)]
-)
+@pytest.mark.parametrize("name, busy", [(NARROW, 0.3), (WIDE, 0.7), (EIGHT, 0.7), (APART, 0.8)])
 def test_matrix_pipes_are_as_busy_as_memory_lets_them_be(kernels, name, busy):
     p = model(kernels[name], name, 768, 8192, 4096)
     assert p.loop.mfma_utilisation >= busy

@@ -323,7 +323,7 @@ def launch_interleaved[
     comptime is_grouped = grouping.is_grouped
     queue.launch[
         gemm_interleaved[types, shape, k_tail, grouping, rounding],
-        sums_apart = shape.sums_apart(),
+        sums_apart=shape.sums_apart(),
     ](
         grid,
         argument[is_grouped](input[DType.int32](of.rows.sizes)),
