@@ -18,7 +18,6 @@ from layout import Coord, Idx
 from max.gpu.sync import AMDScheduleBarrierMask, s_waitcnt, s_waitcnt_barrier, schedule_barrier
 from pipeline.types import OpDesc
 from std.memory import bitcast
-from std.sys._assembly import inlined_assembly
 
 from ...numbers.scales import Scale
 from ...tiles import RegisterTile, in_registers
@@ -28,9 +27,9 @@ from ..streaming.split_k import SumsListener, NoListener
 from ..instructions.lds import Lds, PIECE_WORDS, pieces_at, read_pair, read_piece
 from ..instructions.lds import read_sixes, read_word, words_at
 from ..instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, Sums
-from ..instructions.matrix import WordTile, multiply_codes, multiply_tiles
+from ..instructions.matrix import WordTile, cleared, keep_apart, multiply_codes, multiply_tiles
 from ..instructions.memory import scalar_here
-from ..instructions.vector import chosen_bytes, here, zeros_of_a_branch
+from ..instructions.vector import chosen_bytes, here
 from ..operands.memory import View, quotient, remainder
 from ..operands.shared import SharedRows, fetch_bytes, place_of_sixes, store_last
 from ..operands.tiles import exchanged
@@ -107,10 +106,6 @@ struct InterleavedLoop[
     comptime LDS_BYTES = Self.shape.lds_bytes(LINES) if Self.has_lines else Self.shape.lds_bytes()
     comptime FRAGMENTS = Self.ORDER.fragments()
     comptime DEPTH = Self.shape.depth
-    comptime APART_TILES = (
-        Self.shape.m_tiles * Self.shape.n_tiles if Self.shape.sums_apart() else 0
-    )
-    """Tiles of sums that are kept in accumulation registers."""
     comptime START_PARTS = Self.DEPTH + 1
     """Parts of the loads with which a tile begins: see `start_part`."""
 
@@ -532,20 +527,10 @@ struct InterleavedLoop[
         """Sets the sums to zero here, where there is time, not at the loop."""
         comptime for m_tile in range(Self.shape.m_tiles):
             comptime for n_tile in range(Self.shape.n_tiles):
-                var low, high = zeros_of_a_branch(), zeros_of_a_branch()
-                self.sums[m_tile, n_tile] = bitcast[DType.float32, SUMS](low.join(high))
-                comptime if Self.shape.sums_apart():
-                    self.keep_apart[m_tile, n_tile]()
+                self.sums[m_tile, n_tile] = cleared[Self.shape.sums_apart()]()
         comptime for place in range(IN_FLIGHT if Self.HAS_FLOATS else 0):
             self.products[place] = 0
             self.factors[place] = 0
-
-    @always_inline
-    def keep_apart[m_tile: Int, n_tile: Int](mut self):
-        """Keeps sums in accumulation registers; the compiler moves them about otherwise."""
-        self.sums[m_tile, n_tile] = inlined_assembly[
-            "", Sums, constraints="=a,0", has_side_effect=True
-        ](self.sums[m_tile, n_tile])
 
     @always_inline
     def run_rest[ring: Int](mut self, count: Int32):
@@ -599,8 +584,8 @@ struct InterleavedLoop[
             if turns == 0:
                 listener.announce()
         for turn in range(turns):
-            comptime for tile in range(Self.APART_TILES):
-                self.keep_apart[tile // Self.shape.n_tiles, tile % Self.shape.n_tiles]()
+            comptime if Self.shape.sums_apart():
+                keep_apart(self.sums)
             comptime for ring in range(Self.DEPTH):
                 comptime if Listener.LISTENS and ring == Self.DEPTH - 1:
                     if turn == turns - 1:
