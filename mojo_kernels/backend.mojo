@@ -11,8 +11,12 @@ from max.gpu.host import DeviceContext
 
 comptime CDNA4 = "gfx950"
 """The architecture of MI350X and MI355X."""
-comptime CDNA4_COMPILE_OPTIONS = "amdgpu-kernarg-preload-count=16"
+comptime _PRELOADED = "amdgpu-kernarg-preload-count=16"
 """Saves a kernel the wait for its arguments; the hardware stops at 14 dwords."""
+comptime CDNA4_OPTIONS[sums_apart: Bool]: StaticString = (
+    _PRELOADED + ",amdgpu-mfma-vgpr-form=false" if sums_apart else _PRELOADED
+)
+"""Options of a kernel; `sums_apart`: matrix instructions sum in accumulation registers alone."""
 
 
 def has_hopper() -> Bool:

@@ -59,7 +59,8 @@ MORE_OF_CODES = (
     Shape(2, 10240, 8192), Shape(4, 7168, 8192), Shape(64, 8192, 4096),
     Shape(256, 8192, 8192), Shape(64, 18432, 7168), Shape(128, 6144, 16384),
     Shape(288, 9216, 16384), Shape(256, 5120, 25600), Shape(512, 8192, 28672),
-    Shape(1024, 2304, 16384),
+    Shape(1024, 2304, 16384), Shape(2048, 6400, 5120), Shape(1024, 6144, 3072),
+    Shape(1600, 5120, 6400), Shape(1600, 4608, 16384),
 )  # fmt: skip
 """For `matmul` only, which has a kernel for each size of a tile."""
 SHOWN = 8

@@ -3,9 +3,10 @@
     AITER_HSA=.../hsa/gfx950 python -m bench.simulated.tuned_tiles .../aiter/configs
 
 The shapes of MXFP4 are the cold ones of bench/results/gfx950-calibration.csv: every eighth of those
-that AITER's table tunes, spread by their time; those of blockscale FP8 every tenth for which its
-tables name an assembly kernel, and three with few tiles. What AITER's kernels take on the model is
-kept, of FP8 by the command above, so that they need not be here. Workgroups of one compute unit are
+that AITER's table tunes, spread by their time, and 60 of many rows that no list of ours has, drawn
+by a seed; those of blockscale FP8 every tenth for which its tables name an assembly kernel, and
+three with few tiles. What AITER's kernels take on the model is kept, of FP8 and of the 60 by the
+command above, so that they need not be here. Workgroups of one compute unit are
 executed, of both alike, but for cuts of ours that split K, of which all are. What zeroes C before
 AITER's splits is not counted.
 """
@@ -13,11 +14,13 @@ AITER's splits is not counted.
 from __future__ import annotations
 
 import csv
+import itertools
+import random
 import re
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +29,7 @@ from bench.device import REPOSITORY
 from bench.report import Table
 from bench.rows import Origin, read_csv, write_csv
 from bench.shapes import Shape
-from bench.simulated import aiter, calibrate, eight_bits, launches
+from bench.simulated import aiter, calibrate, eight_bits, launches, tune
 from bench.simulated.launches import Operands
 from bench.simulated.systems import chosen
 from gfx950.timing import profile
@@ -34,6 +37,9 @@ from gfx950.timing import profile
 READINGS = ("clock", "latency")
 """What the model was fitted to leaves two of them open."""
 MANY_ROWS = 128
+HELD_OUT = REPOSITORY / "bench" / "results" / "gfx950-held-out.csv"
+HELD_OUT_ROWS, SEED = 60, 48
+MXFP4_TABLE = "a4w4_blockscale_tuned_gemm.csv"
 BLOCKSCALE = REPOSITORY / "bench" / "results" / "gfx950-blockscale.csv"
 EVERY, FIRST = 10, 5
 """Of the blockscale rows in the order of their time: which are kept."""
@@ -125,9 +131,32 @@ class TileRow:
         return self.aiter_clock_us / self.clock_us, self.aiter_latency_us / self.latency_us
 
 
+def held_out(measured: Sequence[calibrate.Measured]) -> list[calibrate.Measured]:
+    """Draws cold rows of `MANY_ROWS` and more that no list of ours has.
+
+    One of each of `HELD_OUT_ROWS` equal parts in the order of M, then of the weights' size.
+    """
+    listed = {shape for _, shape in tune.classes()}
+    listed |= {Shape(row.m, row.n, row.k) for row in calibrate.read()}
+    rows = {Shape(row.m, row.n, row.k): row for row in reversed(measured) if not row.is_warm}
+    left = sorted(
+        (shape for shape in rows if shape.m >= MANY_ROWS and shape not in listed),
+        key=lambda shape: (shape.m, shape.n * shape.k, shape.n),
+    )
+    draw, count = random.Random(SEED).randrange, len(left)
+    ends = [part * count // HELD_OUT_ROWS for part in range(HELD_OUT_ROWS + 1)]
+    return [rows[left[draw(*part)]] for part in itertools.pairwise(ends)]
+
+
+def keep_held_out(folder: Path) -> None:
+    """Times AITER's kernels for these rows of its table on the model and keeps what they take."""
+    rows = calibrate.timed(held_out(calibrate.measured(folder / MXFP4_TABLE)))
+    calibrate.write([replace(row, half="held out") for row in rows], HELD_OUT)
+
+
 def tuned() -> list[calibrate.Row]:
     """Returns the shapes whose operands are in no cache."""
-    return [row for row in calibrate.read() if not row.warm]
+    return [row for row in calibrate.read() if not row.warm] + calibrate.read(HELD_OUT)
 
 
 def timed(row: calibrate.Row | BlockscaleRow, origin: Origin) -> TileRow:
@@ -206,3 +235,4 @@ def _range(values: Sequence[float]) -> str:
 
 if __name__ == "__main__":
     keep_blockscale(Path(sys.argv[1]))
+    keep_held_out(Path(sys.argv[1]))

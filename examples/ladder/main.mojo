@@ -7,18 +7,17 @@ from few_rows import fused, product, quantize
 from many_rows import Way, double_buffered, naive, ping_pong, shared
 from shared_tile import FP8, MXFP4
 from unscaled import by_quarters, regions, scalar, scalar_lds
-from mojo_kernels.backend import CDNA4, CDNA4_COMPILE_OPTIONS
+from mojo_kernels.backend import CDNA4, CDNA4_OPTIONS
 from mojo_kernels.cdna4.types import F16
 from mojo_kernels.numbers.formats import Format
 
 
-comptime SUMS_APART = CDNA4_COMPILE_OPTIONS + ",amdgpu-mfma-vgpr-form=false"
-"""Matrix instructions sum in accumulation registers alone: AMD compiles its kernels so."""
+comptime OPTIONS = CDNA4_OPTIONS[is_defined["F16"]()]
+"""Of float16 sums fill the accumulation registers: AMD compiles its kernels so."""
 comptime SPLITS = 7
 """Workgroups that share K of few rows."""
 comptime LOADED = ""
 """A kernel loads its arguments from memory."""
-comptime OPTIONS: StaticString = SUMS_APART if is_defined["F16"]() else CDNA4_COMPILE_OPTIONS
 
 
 def emit[

@@ -7,7 +7,7 @@ need not be there.
 from max.gpu.host.compile import _compile_code, get_gpu_target
 from std.builtin.device_passable import DevicePassable
 
-from ..backend import CDNA4, CDNA4_COMPILE_OPTIONS
+from ..backend import CDNA4, CDNA4_OPTIONS
 from .grid import Grid, Workspace
 from .queue import Queue
 
@@ -26,10 +26,11 @@ struct Assembler(Queue):
         //,
         kernel: def(* args: * declared) thin -> None,
         *Given: DevicePassable,
+        sums_apart: Bool = False,
     ](mut self, grid: Grid, *args: *Given) raises:
         """Compiles the kernel; it is not launched."""
         var code = _compile_code[
-            kernel, target=get_gpu_target[CDNA4](), compile_options=CDNA4_COMPILE_OPTIONS
+            kernel, target=get_gpu_target[CDNA4](), compile_options=CDNA4_OPTIONS[sums_apart]
         ]()
         self.texts.append(String(code.asm))
 

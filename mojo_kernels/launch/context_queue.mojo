@@ -13,7 +13,7 @@ from std.builtin.device_passable import DevicePassable
 from std.collections import OptionalReg
 from std.ffi import OwnedDLHandle
 
-from ..backend import CDNA4_COMPILE_OPTIONS, has_cdna4
+from ..backend import CDNA4_OPTIONS, has_cdna4
 from .cuda_queue import DRIVER
 from .grid import Grid, Workspace
 from .queue import Queue
@@ -41,6 +41,7 @@ struct ContextQueue(Queue):
         //,
         kernel: def(* args: * declared) thin -> None,
         *Given: DevicePassable,
+        sums_apart: Bool = False,
     ](mut self, grid: Grid, *args: *Given) raises:
         """Launches a kernel on the stream, compiled as its device wants it."""
         var attribute = OptionalReg[FuncAttribute]()
@@ -48,7 +49,7 @@ struct ContextQueue(Queue):
             attribute = FuncAttribute.MAX_DYNAMIC_SHARED_SIZE_BYTES(UInt32(grid.max_shared_bytes))
         comptime if has_cdna4():
             var function = self.context.compile_function[
-                kernel, compile_options=CDNA4_COMPILE_OPTIONS
+                kernel, compile_options=CDNA4_OPTIONS[sums_apart]
             ](func_attribute=attribute)
             self.stream.enqueue_function(
                 function, *args, grid_dim=(grid.x, grid.y, grid.z), block_dim=grid.threads

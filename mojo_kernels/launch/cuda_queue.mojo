@@ -212,6 +212,7 @@ struct CudaQueue(Queue):
         //,
         kernel: def(* args: * declared) thin -> None,
         *Given: DevicePassable,
+        sums_apart: Bool = False,
     ](mut self, grid: Grid, *args: *Given) raises:
         """Launches a kernel on the stream, compiled as its device wants it."""
         var addresses = Array[Int, args.__len__()](uninitialized=True)

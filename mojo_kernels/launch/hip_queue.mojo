@@ -16,7 +16,7 @@ from std.collections import Array
 from std.memory.alloc import unsafe_alloc
 from std.sys import size_of
 
-from ..backend import CDNA4, CDNA4_COMPILE_OPTIONS
+from ..backend import CDNA4, CDNA4_OPTIONS
 from .c_function import c_function, words_at
 from .grid import Grid, Workspace
 from .queue import Queue
@@ -152,6 +152,7 @@ struct HipQueue(Queue):
         //,
         kernel: def(* args: * declared) thin -> None,
         *Given: DevicePassable,
+        sums_apart: Bool = False,
     ](mut self, grid: Grid, *args: *Given) raises:
         """Launches a kernel on the stream; its code object is part of this library."""
         var addresses = Array[Int, args.__len__()](uninitialized=True)
@@ -167,7 +168,7 @@ struct HipQueue(Queue):
             kernel,
             emission_kind="object",
             target=get_gpu_target[CDNA4](),
-            compile_options=CDNA4_COMPILE_OPTIONS,
+            compile_options=CDNA4_OPTIONS[sums_apart],
         ]()
         # The stream of 0 is the current device's.
         var caller = self.device[].current()

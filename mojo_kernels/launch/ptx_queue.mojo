@@ -47,6 +47,7 @@ struct PtxQueue(Queue):
         //,
         kernel: def(* args: * declared) thin -> None,
         *Given: DevicePassable,
+        sums_apart: Bool = False,
     ](mut self, grid: Grid, *args: *Given) raises:
         """Keeps the launch; the kernel's PTX is part of this library."""
         comptime TARGET = get_gpu_target()

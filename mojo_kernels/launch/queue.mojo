@@ -85,8 +85,16 @@ trait Queue:
         //,
         kernel: def(* args: * declared) thin -> None,
         *Given: DevicePassable,
+        sums_apart: Bool = False,
     ](mut self, grid: Grid, *args: *Given) raises:
-        """Launches a kernel; `args` have the types that it declares."""
+        """Launches a kernel; `args` have the types that it declares.
+
+        Parameters:
+            declared: These types.
+            kernel: The kernel.
+            Given: The types of `args`.
+            sums_apart: Whether its sums fill the accumulation registers of CDNA4.
+        """
         ...
 
     def workspace(mut self, space: Workspace) raises -> Int:

@@ -46,6 +46,7 @@ struct Recorder(Queue):
         //,
         kernel: def(* args: * declared) thin -> None,
         *Given: DevicePassable,
+        sums_apart: Bool = False,
     ](mut self, grid: Grid, *args: *Given) raises:
         """Keeps the launch; the kernel is neither compiled nor launched."""
         var values: List[Int] = []

@@ -28,13 +28,15 @@ SHARED_BY_FOUR, SHARED_BY_THREE = (
 """A wave takes sums of three others, some tiles at a time; and of two, in a tree of four leaves."""
 SQUARE, EIGHT = "middle256x256d2w8_bfloat16_float32", "middle128x512d2w8_bfloat16_none"
 """Eight waves, two on a SIMD."""
+APART = "middle224x256d2_bfloat16_float32"
+"""Sums fill the accumulation registers."""
 TAIL, SPLIT_TAIL = NARROW + "t", "middle96x128s2d3_bfloat16_bfloat16t"
 ODD_TAIL, LARGE_TAIL = "middle224x192d2_float32_float32t", "middle192x256d2_bfloat16_nonet"
 EIGHT_TAIL = SQUARE + "t"
 SPLITS = (SPLIT, WIDE_SPLIT, WIDEST_SPLIT)
 MORE_SPLITS = (SHARED_BY_FOUR, SHARED_BY_THREE)
 TAILS = (TAIL, SPLIT_TAIL, ODD_TAIL, LARGE_TAIL, EIGHT_TAIL)
-KERNELS = (NARROW, WIDE, HIGH, WIDEST, ODD, SQUARE, EIGHT, *SPLITS)
+KERNELS = (NARROW, WIDE, HIGH, WIDEST, ODD, SQUARE, EIGHT, APART, *SPLITS)
 pytestmark = pytest.mark.deep
 NAME = re.compile(r"middle(\d+)x(\d+)(?:s\d+)?d(\d+)(?:w(\d+))?_([a-z\d]+)_(none|[a-z]+\d+)t?")
 STAGE_K, CHUNK_K, MOST_TAILED_K = 256, 4096, 8192
@@ -173,7 +175,7 @@ def test_nothing_spills_and_arguments_are_preloaded(name):
     assert int(re.search(r"\.amdhsa_user_sgpr_kernarg_preload_length (\d+)", text)[1]) >= 13
 
 
-@pytest.mark.parametrize("name", [NARROW, WIDE, SQUARE, EIGHT])
+@pytest.mark.parametrize("name", [NARROW, WIDE, SQUARE, EIGHT, APART])
 def test_a_stage_meets_once_and_loads_no_weight_twice(kernels, name):
     rows, columns, depth, waves = (int(n or 4) for n in NAME.fullmatch(name).groups()[:4])
     m_tiles, n_tiles = rows // 16, columns // 16 // waves
@@ -198,7 +200,15 @@ def model(kernel, name, m, n, k):
     return profile(kernel, found.grid, found.threads, args)
 
 
-@pytest.mark.parametrize("name, busy", [(NARROW, 0.3), (WIDE, 0.7), (EIGHT, 0.7)])
+def test_sums_stay_in_the_accumulation_registers(kernels):
+    """All of them, and no instruction of the loop copies one."""
+    loop = cdna4.loop_of(kernels[APART])
+    texts = [i.text for i in loop if i.name.startswith("v_mfma")]
+    assert texts and all(re.search(r"^\S+ a\[", text) for text in texts)
+    assert not any(i.name.startswith("v_accvgpr") for i in loop)
+
+
+@pytest.mark.parametrize("name, busy", [(NARROW, 0.3), (WIDE, 0.7), (EIGHT, 0.7), (APART, 0.8)])
 def test_matrix_pipes_are_as_busy_as_memory_lets_them_be(kernels, name, busy):
     p = model(kernels[name], name, 768, 8192, 4096)
     assert p.loop.mfma_utilisation >= busy

@@ -71,8 +71,13 @@ struct Costs(TrivialRegisterPassable):
     """A tile of another workgroup."""
     var interleaved_ends: Int
     """A interleaved kernel's begin and end."""
+    var interleaved_apart: Int
+    """More of it where sums have registers of their own, from which they are copied."""
     var interleaved_tile: Int
     """The end of a tile of it."""
+    var interleaved_three: Int
+    """Per cent of a round, of three tiles of columns: the third is stored alone, half a sector a
+    row, and its scales are half of a word that is loaded whole."""
     var interleaved_even: Int
     """Per cent, of an even number of tiles of columns."""
     var interleaved_odd: Int
@@ -126,7 +131,9 @@ struct Costs(TrivialRegisterPassable):
         reduction_begins=1000,
         reduction_tile=180,
         interleaved_ends=1000,
+        interleaved_apart=4000,
         interleaved_tile=25,
+        interleaved_three=104,
         interleaved_even=112,
         interleaved_odd=126,
         interleaved_two=120,
@@ -185,7 +192,13 @@ struct Costs(TrivialRegisterPassable):
         var along_k = max(stages * load + multiply, stages * multiply + first)
         var reduction = self._reduction(tiles, shape.splits)
         var round = self.interleaved_ends + along_k + tiles * self.interleaved_tile + reduction
-        return _rounds(groups) * round + self._write_back(2 * m * n * shape.splits)
+        round += self.interleaved_apart if shape.sums_apart() else 0
+        if shape.n_tiles == PAIR + 1 and shape.splits == 1:
+            round = round * self.interleaved_three // 100
+        var rounds = _rounds(groups)
+        var cycles = rounds * round + self._write_back(2 * m * n * shape.splits)
+        var busy = rounds * stages * tiles * shape.slices * blocks.matrix
+        return cycles if blocks.are_wide else self._at_clock(cycles, busy)
 
     def of_quantizing(self, m: Int, k: Int, float_bytes: Int, blocks: BlockWork) -> Int:
         """Returns the cycles of a launch that encodes floats, and what it has to save at least."""
@@ -210,7 +223,18 @@ struct Costs(TrivialRegisterPassable):
         var tiles = WAVES_M * m_tiles * N_TILES
         var multiply = tiles * GROUP_TILES * blocks.matrix * per_cent // 100
         var round = begin + ceildiv(k, STAGE_BLOCKS * BLOCK) * max(bytes // self.bytes, multiply)
-        return _rounds(rows * columns) * round + self._write_back(2 * m * n)
+        var rounds = _rounds(rows * columns)
+        var cycles = rounds * round + self._write_back(2 * m * n)
+        var busy = rounds * ceildiv(k, STAGE_BLOCKS * BLOCK) * tiles * GROUP_TILES * blocks.matrix
+        return cycles if blocks.are_wide else self._at_clock(cycles, busy)
+
+    def _at_clock(self, cycles: Int, busy: Int) -> Int:
+        """Returns what `cycles` take, in cycles of the usual clock: matrix pipes of four-bit codes,
+        busy in some of them, hold it down in one of the model's readings, so half of that counts.
+        """
+        comptime USUAL, PEAK, FALL = 180, 240, 112  # 10 MHz; see timing/parameters.py.
+        var clock = min(USUAL, PEAK - FALL * busy // (cycles + self.launch))
+        return cycles * (clock + USUAL) // (2 * clock)
 
     def of_streaming(
         self, shape: StreamingShape, m: Int, n: Int, k: Int, float_bytes: Int, blocks: BlockWork

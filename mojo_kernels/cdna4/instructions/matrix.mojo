@@ -26,6 +26,7 @@ from linalg.arch.amd.block_scaled_mma import CDNA4F8F6F4MatrixFormat, cdna4_bloc
 from std.bit import next_power_of_two
 from std.math import ceildiv
 from std.memory import bitcast
+from std.sys._assembly import inlined_assembly
 from std.sys.intrinsics import llvm_intrinsic
 
 from ...numbers.elements import Element
@@ -36,7 +37,7 @@ from ...tiles import RegisterTile
 from ..chip import BLOCK, LANE_BYTES, LANE_SCALES, PIECE_BYTES, SUMS
 from ..types import F16, KEPT, name_of, operand_code
 from .lds import PIECE_WORDS
-from .vector import decode_e4m3, decode_pair
+from .vector import decode_e4m3, decode_pair, zeros_of_a_branch
 
 comptime Sums = SIMD[DType.float32, SUMS]
 """A lane's part of a tile of C."""
@@ -211,3 +212,29 @@ def fed[format: Format](block: BlockCodes[format]) -> BlockCodes[format]:
 def set_priority[level: Int]():
     """Sets the wave's priority, 0 .. 3, among the waves of its SIMD."""
     llvm_intrinsic["llvm.amdgcn.s.setprio", NoneType, has_side_effect=True](Int16(level))
+
+
+@always_inline
+def cleared[is_apart: Bool]() -> Sums:
+    """Returns zeros that are made here, where there is time, and not at a loop.
+
+    `is_apart`: whether they are kept in accumulation registers.
+    """
+    var low, high = zeros_of_a_branch(), zeros_of_a_branch()
+    var zeros = bitcast[DType.float32, SUMS](low.join(high))
+    comptime if is_apart:
+        return _kept_apart(zeros)
+    return zeros
+
+
+@always_inline
+def keep_apart[m_tiles: Int, n_tiles: Int, //](sums: SumTile[m_tiles, n_tiles]):
+    """Keeps sums in accumulation registers; the compiler moves them about otherwise."""
+    comptime for m_tile in range(m_tiles):
+        comptime for n_tile in range(n_tiles):
+            sums[m_tile, n_tile] = _kept_apart(sums[m_tile, n_tile])
+
+
+@always_inline
+def _kept_apart(sums: Sums) -> Sums:
+    return inlined_assembly["", Sums, constraints="=a,0", has_side_effect=True](sums)

@@ -322,7 +322,10 @@ def launch_interleaved[
     """Launches the kernel with scalars and pointers: a struct would end their preload."""
     comptime assert has_kernels(types.formats), unsupported(types.formats)
     comptime is_grouped = grouping.is_grouped
-    queue.launch[gemm_interleaved[types, shape, k_tail, grouping, rounding]](
+    queue.launch[
+        gemm_interleaved[types, shape, k_tail, grouping, rounding],
+        sums_apart=shape.sums_apart(),
+    ](
         grid,
         argument[is_grouped](input[DType.int32](of.rows.sizes)),
         argument[is_grouped](Int32(of.experts.count)),

@@ -27,9 +27,9 @@ from ..streaming.split_k import SumsListener, NoListener
 from ..instructions.lds import Lds, PIECE_WORDS, pieces_at, read_pair, read_piece
 from ..instructions.lds import read_sixes, read_word, words_at
 from ..instructions.matrix import BlockCodes, CODE_WORDS, CodeTile, PIECES, SumTile, Sums
-from ..instructions.matrix import WordTile, multiply_codes, multiply_tiles
+from ..instructions.matrix import WordTile, cleared, keep_apart, multiply_codes, multiply_tiles
 from ..instructions.memory import scalar_here
-from ..instructions.vector import chosen_bytes, here, zeros_of_a_branch
+from ..instructions.vector import chosen_bytes, here
 from ..operands.memory import View, quotient, remainder
 from ..operands.shared import SharedRows, fetch_bytes, place_of_sixes, store_last
 from ..operands.tiles import exchanged
@@ -527,8 +527,7 @@ struct InterleavedLoop[
         """Sets the sums to zero here, where there is time, not at the loop."""
         comptime for m_tile in range(Self.shape.m_tiles):
             comptime for n_tile in range(Self.shape.n_tiles):
-                var low, high = zeros_of_a_branch(), zeros_of_a_branch()
-                self.sums[m_tile, n_tile] = bitcast[DType.float32, SUMS](low.join(high))
+                self.sums[m_tile, n_tile] = cleared[Self.shape.sums_apart()]()
         comptime for place in range(IN_FLIGHT if Self.HAS_FLOATS else 0):
             self.products[place] = 0
             self.factors[place] = 0
@@ -585,6 +584,8 @@ struct InterleavedLoop[
             if turns == 0:
                 listener.announce()
         for turn in range(turns):
+            comptime if Self.shape.sums_apart():
+                keep_apart(self.sums)
             comptime for ring in range(Self.DEPTH):
                 comptime if Listener.LISTENS and ring == Self.DEPTH - 1:
                     if turn == turns - 1:

@@ -21,12 +21,12 @@ The waves synchronize once a stage, when each has what it reads of it, and the n
 from pipeline.types import OpDesc
 
 from ..operations import Operations, Ops
-from .shape import InterleavedShape, WAVES
+from .shape import InterleavedShape
 
 comptime MOST_PIECES = 10
 """Pieces of activations that a wave has at once."""
 comptime FEW_PIECES = 4
-"""The same where two waves share the registers of a SIMD."""
+"""The same where registers are few."""
 
 
 @fieldwise_init
@@ -51,7 +51,7 @@ struct StageOrder(TrivialRegisterPassable):
 
     def fragments(self) -> Int:
         """Returns the fragments in registers: the steps are a multiple."""
-        var pieces = MOST_PIECES if self.shape.waves == WAVES else FEW_PIECES
+        var pieces = FEW_PIECES if self.shape.has_few_registers() else MOST_PIECES
         for count in range(min(self.steps(), pieces // self.left_pieces), 1, -1):
             if self.steps() % count == 0:
                 return count

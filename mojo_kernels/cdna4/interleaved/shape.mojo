@@ -40,6 +40,8 @@ comptime CHUNK_K = ROW_BYTES * BLOCK
 """Elements along K of which a row of scales has the scales: bytes of 32, or floats of 128."""
 comptime LINES = 4
 """Lines of scales of a row in LDS: three are in use."""
+comptime MOST_MIXED = 50
+"""Tiles of sums of a wave that leave registers of their kind for other values."""
 comptime MOST_TAILED_K = 2 * CHUNK_K
 """The largest K that may end within a stage: LDS has room for the scales."""
 
@@ -131,9 +133,17 @@ struct InterleavedShape(Equatable, TrivialRegisterPassable):
         var weights = self.depth * self.slices * self.n_tiles * WORDS
         return 2 if self.m_tiles * self.n_tiles * WORDS + weights + OTHERS <= REGISTERS else 1
 
+    def sums_apart(self) -> Bool:
+        """Says whether sums fill the accumulation registers: the others are for the rest."""
+        return self.waves == WAVES and self.m_tiles * self.n_tiles > MOST_MIXED
+
+    def has_few_registers(self) -> Bool:
+        """Says whether two waves share a SIMD's registers, or sums have half of them."""
+        return self.waves > WAVES or self.sums_apart()
+
     def has_registers(self) -> Bool:
-        """Says whether no register is spilled: half of a SIMD's are too few for six-bit codes."""
-        return self.waves == WAVES or self.bits == 4
+        """Says whether no register is spilled: where they are few, by six-bit codes some are."""
+        return self.bits == 4 or not self.has_few_registers()
 
     def workgroups(self) -> Int:
         """Returns how many workgroups the chip has room for."""

@@ -49,6 +49,7 @@ struct Middle(Catalogue):
         show["middle128x256s2d2", BF16, Optional(BF16)](visitor)
         show["middle256x256d2w8", BF16, Optional(F32)](visitor)
         show["middle128x512d2w8", BF16, NO_BIAS](visitor)
+        show["middle224x256d2", BF16, Optional(F32)](visitor)
         show["middle64x128d4", BF16, NO_BIAS, True](visitor)
         show["middle96x128s2d3", BF16, Optional(BF16), True](visitor)
         show["middle224x192d2", F32, Optional(F32), True](visitor)
