@@ -63,7 +63,7 @@ class MXValue:
         self.scales = scales
         self.format: FormatName = format
         self.layout: LayoutName = layout
-        self.dtype = float_dtype(dtype)
+        self.dtype: DType = float_dtype(dtype)
         self.lead: list[Dim]
         self.k: int = fmt.elements(static_k(codes, "codes"))
         check_k("codes", self.k, fmt, order)
