@@ -1,8 +1,8 @@
 """Where a wave gets the encoded blocks of its activations.
 
 Both sources feed the same kernels: `FloatSource` streams floats through LDS and encodes them
-in registers, or keeps them; `CodeSource` loads plain codes to registers, or those of eight bits
-through LDS, and scales to registers. A wave holds the state of its rows, a `Cursor` stands at a
+in registers, or keeps them; `CodeSource` loads plain codes through LDS, or those of six bits to
+registers, and scales to registers. A wave holds the state of its rows, a `Cursor` stands at a
 chunk:
 
     source.settle(lane)             once: offsets of the lane in every tile of rows
@@ -225,7 +225,7 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     """
 
     comptime left = Self.format
-    comptime Tile = FloatTile[DType.uint8]
+    comptime Tile = FloatTile[DType.uint8, 8 // Self.format.element.bits]
     comptime CODE_BYTES = LANE_BYTES[Self.format]
     comptime HAS_SCALES = not Self.format.has_row_scales()
     """Whether scales are multiplied here; those of rows are not."""
@@ -234,7 +234,9 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     comptime LOADS = PIECES[Self.format] + (1 if Self.HAS_SCALES else 0)
     """The codes and the scale of a block."""
     comptime HAS_FLOATS = Self.HAS_SCALES and Self.format.scale == Scale.FLOAT32
-    comptime THROUGH_LDS = Self.format.element.bits == 8
+    comptime HAS_WORDS = not Self.k_tail and Self.format.scale == Scale.E8M0
+    """Whether the scales of a row of a tile are a word, which is aligned."""
+    comptime THROUGH_LDS = 8 % Self.format.element.bits == 0
     """Whether codes go through LDS."""
     comptime PIECES = Self.Tile.PIECES if Self.THROUGH_LDS else 0
     comptime ROW_LOADS = Self.Tile.LOADS if Self.THROUGH_LDS else 1
@@ -250,9 +252,11 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     """The lane's block in the first tile along K of each tile of rows; through LDS, the byte of
     each load."""
     var scale_rows: SIMD[DType.int32, Self.m_tiles]
-    """The byte of its scale; of floats, the first 16 lanes have those of a tile."""
+    """The byte of its scale; of floats and words, the first 16 lanes have those of a tile."""
     var first_piece: Int32
     """Through LDS, the first piece that the lane feeds of any tile."""
+    var scale_bit: UInt32
+    """Of words, the first bit of the lane's scale."""
 
     @always_inline
     def __init__(
@@ -268,7 +272,7 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
         self.k_blocks = k_blocks
         self.rows = {}
         self.scale_rows = {}
-        self.first_piece = 0
+        self.first_piece, self.scale_bit = 0, 0
         self.scales = View.of(scales, 0)
         comptime if Self.HAS_SCALES:
             comptime SCALE_BYTES = Int32(Self.format.scale.bytes)
@@ -287,11 +291,13 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
             comptime if Self.THROUGH_LDS:
                 comptime for load in range(Self.ROW_LOADS):
                     var in_tile, byte = Self.Tile.source[load](lane)
-                    var offset = (Int32(m_tile * TILE) + in_tile) * self.k_blocks * Int32(BLOCK)
-                    self.rows[m_tile * Self.ROW_LOADS + load] = offset + byte
+                    var offset = (Int32(m_tile * TILE) + in_tile) * self.k_blocks
+                    self.rows[m_tile * Self.ROW_LOADS + load] = (
+                        offset * Int32(Self.CODE_BYTES) + byte
+                    )
             else:
                 self.rows[m_tile] = row * self.k_blocks + block
-            comptime if Self.HAS_FLOATS:
+            comptime if Self.HAS_FLOATS or Self.HAS_WORDS:
                 var offset = row * self._scales_of_row() * Int32(Self.format.scale.bytes)
                 self.scale_rows[m_tile] = offset if block == 0 else OUT_OF_RANGE
             elif Self.HAS_SCALES:
@@ -299,6 +305,7 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
 
     @always_inline
     def settle_block(mut self, lane: Int32):
+        self.scale_bit = UInt32(8 * quotient[TILE](lane))
         comptime if Self.THROUGH_LDS:
             var piece = lane % TILE * Int32(Self.Tile.ROW_PIECES) + quotient[TILE](lane)
             self.first_piece = Self.Tile.exchanged(piece)
@@ -329,9 +336,11 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
         var group = quotient[TILE](lane)
         comptime if Self.THROUGH_LDS:
             comptime for load in range(Self.ROW_LOADS):
-                var offset = self.rows[m_tile * Self.ROW_LOADS + load] + Int32(k_tile * TILE_K)
+                var offset = self.rows[m_tile * Self.ROW_LOADS + load]
+                offset += first * Int32(Self.CODE_BYTES)
                 comptime if Self.k_tail:
-                    var block = first + quotient[BLOCK](Self.Tile.source[load](lane)[1])
+                    var byte = Self.Tile.source[load](lane)[1]
+                    var block = first + quotient[Self.CODE_BYTES](byte)
                     offset = offset if block < at.blocks_left else OUT_OF_RANGE
                 Self.Tile.fetch[load](
                     at.codes, offset, rebind[SharedPieces[Self.Tile.PIECES]](tile)
@@ -359,10 +368,10 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
         comptime if Self.k_tail:
             var own = quotient[Self.SCALE_BLOCKS](group) * Int32(Self.SCALE_BLOCKS)
             offset = offset if Int32(first) + own < at.blocks_left else OUT_OF_RANGE
-        comptime if Self.format.scale == Scale.E8M0:
+        comptime if Self.format.scale == Scale.E8M0 and not Self.HAS_WORDS:
             return at.scales.load[1](offset).cast[DType.uint32]()
         else:
-            return bitcast[DType.uint32, 1](at.scales.load[Scale.FLOAT32.bytes](offset))
+            return bitcast[DType.uint32, 1](at.scales.load[WORD_BYTES](offset))
 
     @always_inline
     def block(
@@ -373,4 +382,9 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
             comptime for i in range(PIECES[Self.format]):
                 var at = Coord(self.first_piece ^ Int32(i * TILE_BLOCKS))
                 codes = codes.insert[offset=i * PIECE_WORDS](read_piece(tile, at))
-        return {codes, of_first_row(kept.scale) if Self.HAS_FLOATS else kept.scale}
+        var scale = kept.scale
+        comptime if Self.HAS_FLOATS or Self.HAS_WORDS:
+            scale = of_first_row(scale)
+        comptime if Self.HAS_WORDS:
+            scale = (scale >> self.scale_bit) & 0xFF
+        return {codes, scale}

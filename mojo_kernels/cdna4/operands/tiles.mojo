@@ -1,4 +1,4 @@
-"""Tiles of activations, floats or eight-bit codes, on their way from memory through LDS.
+"""Tiles of activations, floats or codes of eight or four bits, on their way from memory through LDS.
 
 They go straight from memory to LDS, 16-byte pieces coalesced along the rows, a tile of
 16 rows x 128 at a time. Lane l then reads row l % 16, block l / 16. Pieces are
@@ -12,6 +12,11 @@ Rows of codes are a line of memory, 128 bytes, of which 16 lanes read one piece 
 
     LDS piece    0 .. 7 of row r
     holds        piece ^ (r / 2) % 8 of the row
+
+and of codes of four bits half of a line:
+
+    LDS piece    0 .. 3 of row r
+    holds        piece ^ r / 4 of the row
 """
 
 from layout import Coord, Idx
@@ -25,11 +30,14 @@ from ..instructions.lds import PIECE_WORDS, SharedPieces, place_of, read_piece
 from .memory import View, quotient, remainder
 
 
-struct FloatTile[dtype: DType]:
-    """A tile of activations, 16 rows x 128, on its way through LDS."""
+struct FloatTile[dtype: DType, packed: Int = 1]:
+    """A tile of activations, 16 rows x 128, on its way through LDS.
+
+    `packed`: Elements in a number of the type.
+    """
 
     comptime ELEMENT_BYTES = size_of[Self.dtype]()
-    comptime ROW_PIECES = TILE_K * Self.ELEMENT_BYTES // PIECE_BYTES
+    comptime ROW_PIECES = TILE_K * Self.ELEMENT_BYTES // Self.packed // PIECE_BYTES
     comptime PIECES = TILE * Self.ROW_PIECES
     comptime BLOCK_PIECES = BLOCK * Self.ELEMENT_BYTES // PIECE_BYTES
     comptime LOADS = Self.PIECES // LANES
@@ -46,6 +54,9 @@ struct FloatTile[dtype: DType]:
         elif Self.ROW_PIECES == 8:
             comptime ROW_PAIR = Swizzle(3, 0, 4)  # Bits 4 .. 6, row / 2 % 8, meet bits 0 .. 2.
             return ROW_PAIR(piece)
+        elif Self.ROW_PIECES == 4:
+            comptime FOUR_ROWS = Swizzle(2, 0, 4)  # Bits 4 and 5, row / 4, meet bits 0 and 1.
+            return FOUR_ROWS(piece)
         else:
             comptime LOW = Swizzle(3, 0, log2_floor(Self.ROW_PIECES))  # row & 7 meets bits 0 .. 2.
             return LOW(piece)
