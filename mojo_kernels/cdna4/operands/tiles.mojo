@@ -16,7 +16,7 @@ Rows of codes are a line of memory, 128 bytes, of which 16 lanes read one piece 
 and of codes of four bits half of a line:
 
     LDS piece    0 .. 3 of row r
-    holds        piece ^ r / 4 of the row
+    holds        piece ^ f(r / 4) of the row, f(i) = i ^ (i & 1) << 1
 """
 
 from layout import Coord, Idx
@@ -55,8 +55,9 @@ struct FloatTile[dtype: DType, packed: Int = 1]:
             comptime ROW_PAIR = Swizzle(3, 0, 4)  # Bits 4 .. 6, row / 2 % 8, meet bits 0 .. 2.
             return ROW_PAIR(piece)
         elif Self.ROW_PIECES == 4:
-            comptime FOUR_ROWS = Swizzle(2, 0, 4)  # Bits 4 and 5, row / 4, meet bits 0 and 1.
-            return FOUR_ROWS(piece)
+            comptime LOW = Swizzle(2, 0, 4)  # Bits 4 and 5, row / 4, meet bits 0 and 1.
+            comptime HIGH = Swizzle(1, 1, 3)  # Bit 4 meets bit 1 too.
+            return HIGH(LOW(piece))
         else:
             comptime LOW = Swizzle(3, 0, log2_floor(Self.ROW_PIECES))  # row & 7 meets bits 0 .. 2.
             return LOW(piece)
