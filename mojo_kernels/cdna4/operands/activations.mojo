@@ -25,7 +25,7 @@ from ...numbers.formats import Format
 from ...numbers.rounding import Rounding
 from ...numbers.scales import Scale
 from ...tiles import RegisterTile, in_registers
-from ..chip import BLOCK, LANE_BYTES, PIECE_BYTES, TILE, TILE_BLOCKS, TILE_K, WORD_BYTES
+from ..chip import LANE_BYTES, PIECE_BYTES, TILE, TILE_BLOCKS, TILE_K, WORD_BYTES
 from ..instructions.lds import PIECE_WORDS, SharedPieces, read_piece
 from ..instructions.matrix import BlockCodes, CODE_WORDS, LAST_BYTES, PIECES, fed
 from ..instructions.wave import of_first_row
