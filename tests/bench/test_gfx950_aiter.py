@@ -18,7 +18,7 @@ CHEAP = [(512, 12288, 6144), (3000, 3072, 1536), (640, 16384, 4096), (2, 24576, 
 """Shapes with one or two workgroups on the compute unit that is timed."""
 LEAST_RATIO = 0.97
 """AITER's time over ours, in either reading."""
-HELD_OUT = {(128, 8192, 2048): 1.02, (512, 13312, 16384): 1.0, (1024, 8192, 28672): 1.0,
+HELD_OUT = {(128, 8192, 2048): 1.01, (512, 13312, 16384): 1.0, (1024, 8192, 28672): 1.0,
             (1600, 5120, 1280): 1.06, (1600, 8192, 7168): 1.02, (3200, 8192, 3584): 1.2,
             (8192, 5120, 6400): 1.17}  # fmt: skip
 """Shapes of MXFP4 that no list of ours has, those with which we are behind most among them."""
