@@ -28,13 +28,12 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 DEVICE, LAYOUT = "gfx950", "preshuffled_cdna4"
 OUT_OF_MEMORY, NO_BINARY, NOT_FOUND, LAUNCH_FAILURE, UNKNOWN = 2, 209, 500, 719, 999
 MAX_LDS_BYTES = 160 * 1024
-SPILLED_SCALARS = {"others": 2, "fused": 1645}
+SPILLED_SCALARS = {"others": 2, "fused": 300}
 """Ping-pong that encodes float32: the address of its arguments, kept across the main loop for that
 of the bias, and neither written nor read in it. Of "fused", what quantizes gates, or norms to
-eight bits: constants of what is chosen at run time, kept in lanes of vector registers, most by the
-portable kernels."""
-UNREACHED = {"kept": 0, "floats": 3}
-"""Kernels that a module has and no shape of the claim chooses."""
+eight bits: masks and constants of what is chosen at run time, kept in lanes of vector registers."""
+PORTABLE_SPILLED_SCALARS = 1645
+"""The same of the portable kernels in "fused", for rows at any address."""
 MACHINE_GFX950 = 0x4F
 """In the ELF header's flags."""
 SPLIT = (5, 40, 4128)
@@ -374,24 +373,27 @@ def test_every_code_object_is_one_that_the_device_takes(module):
         assert kernel["group_segment_fixed_size"] <= MAX_LDS_BYTES, code.name
         assert kernel["private_segment_fixed_size"] == 0, code.name
         assert kernel["vgpr_spill_count"] == 0, code.name
-        assert kernel["sgpr_spill_count"] <= SPILLED_SCALARS.get(module, 0), code.name
+        most = SPILLED_SCALARS.get(module, 0)
+        if module == "fused" and "simt_prologue" in code.name:
+            most = PORTABLE_SPILLED_SCALARS
+        assert kernel["sgpr_spill_count"] <= most, code.name
 
 
 @FIRST_KEPT
-def test_a_module_of_products_holds_what_the_dispatch_chooses_and_little_else(
+def test_a_module_of_products_holds_what_the_dispatch_chooses_and_nothing_else(
     recorder, activations
 ):
-    rows = (5, 12, 20, 48, 64, 80, 112, 200, 224, 300, 512, 640, 900, 1100, 1600, 3000)
+    rows = (5, 12, 20, 48, 64, 80, 112, 200, 224, 300, 512, 640, 1100, 1600, 3000)
     columns = (16, 40, 500, 1000, 2112, 4000, 6000, 10000, 18000, 28672, 57344)
     lengths = (160, 256, 416, 512, 544, 1024, 1568, 2048, 2080, 4096, 4128, 7200, 8192, 8224, 14336)
-    for m, n, k in itertools.product(rows, columns, lengths):
+    grid = itertools.product(rows, columns, lengths)
+    # These alone have tiles of 96 x 192, K ending with a step or within one, and of 224 x 192.
+    for m, n, k in (*grid, (96, 46464, 9472), (162, 21872, 608), (6310, 8208, 3072)):
         x = torch.empty(m, k, dtype=BF16)
         mx.linear(x, empty_weights(n, k), activations=activations)
     launched = {launch.name for launch in recorder.launches}
     module = {"bf16": "kept", "mxfp4": "floats"}[activations]
-    held = {code.name for code in code_objects(module)}
-    assert launched <= held
-    assert len(held - launched) <= UNREACHED[module], held - launched
+    assert launched == {code.name for code in code_objects(module)}
 
 
 # How they are launched

@@ -198,7 +198,7 @@ struct Costs(TrivialRegisterPassable):
         var rounds = _rounds(groups)
         var cycles = rounds * round + self._write_back(2 * m * n * shape.splits)
         var busy = rounds * stages * tiles * shape.slices * blocks.matrix
-        return cycles if blocks.are_wide else self._at_clock(cycles, busy)
+        return self._at_clock(cycles, busy, blocks)
 
     def of_quantizing(self, m: Int, k: Int, float_bytes: Int, blocks: BlockWork) -> Int:
         """Returns the cycles of a launch that encodes floats, and what it has to save at least."""
@@ -221,17 +221,19 @@ struct Costs(TrivialRegisterPassable):
             )
         var bytes = (rows_of(m_tiles) * blocks.left + COLUMNS * blocks.right) * STAGE_BLOCKS
         var tiles = WAVES_M * m_tiles * N_TILES
-        var multiply = tiles * GROUP_TILES * blocks.matrix * per_cent // 100
-        var round = begin + ceildiv(k, STAGE_BLOCKS * BLOCK) * max(bytes // self.bytes, multiply)
+        var matrix = tiles * GROUP_TILES * blocks.matrix
+        var stages = ceildiv(k, STAGE_BLOCKS * BLOCK)
+        var round = begin + stages * max(bytes // self.bytes, matrix * per_cent // 100)
         var rounds = _rounds(rows * columns)
         var cycles = rounds * round + self._write_back(2 * m * n)
-        var busy = rounds * ceildiv(k, STAGE_BLOCKS * BLOCK) * tiles * GROUP_TILES * blocks.matrix
-        return cycles if blocks.are_wide else self._at_clock(cycles, busy)
+        return self._at_clock(cycles, rounds * stages * matrix, blocks)
 
-    def _at_clock(self, cycles: Int, busy: Int) -> Int:
+    def _at_clock(self, cycles: Int, busy: Int, blocks: BlockWork) -> Int:
         """Returns what `cycles` take, in cycles of the usual clock: matrix pipes of four-bit codes,
         busy in some of them, hold it down in one of the model's readings, so half of that counts.
         """
+        if blocks.are_wide:
+            return cycles
         comptime USUAL, PEAK, FALL = 180, 240, 112  # 10 MHz; see timing/parameters.py.
         var clock = min(USUAL, PEAK - FALL * busy // (cycles + self.launch))
         return cycles * (clock + USUAL) // (2 * clock)

@@ -218,8 +218,8 @@ struct CodeCursor(TrivialRegisterPassable):
 struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](ActivationSource):
     """A plain operand [M, K].
 
-    Eight-bit codes go through LDS, as floats do: neighbouring lanes load a line of memory, where
-    those that feed a row are far from each other.
+    Codes of eight and four bits go through LDS, as floats do: neighbouring lanes load a line of
+    memory, where those that feed a row are far from each other.
 
     `m_tiles`: Tiles of rows, a power of two.
     """
@@ -229,13 +229,14 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     comptime CODE_BYTES = LANE_BYTES[Self.format]
     comptime HAS_SCALES = not Self.format.has_row_scales()
     """Whether scales are multiplied here; those of rows are not."""
-    comptime SCALE_BLOCKS = 1 if Self.format.scale == Scale.E8M0 else TILE_BLOCKS
+    comptime HAS_BYTES = Self.format.scale == Scale.E8M0
+    comptime SCALE_BLOCKS = 1 if Self.HAS_BYTES else TILE_BLOCKS
     """Blocks of the instruction that share a scale: one or those of a tile."""
     comptime LOADS = PIECES[Self.format] + (1 if Self.HAS_SCALES else 0)
     """The codes and the scale of a block."""
-    comptime HAS_FLOATS = Self.HAS_SCALES and Self.format.scale == Scale.FLOAT32
-    comptime HAS_WORDS = not Self.k_tail and Self.format.scale == Scale.E8M0
-    """Whether the scales of a row of a tile are a word, which is aligned."""
+    comptime TAKES_WORDS = Self.HAS_SCALES and not (Self.HAS_BYTES and Self.k_tail)
+    """Whether 16 lanes load a word each, the scales of a row of a tile: a float, or bytes where
+    rows of these are whole words."""
     comptime THROUGH_LDS = 8 % Self.format.element.bits == 0
     """Whether codes go through LDS."""
     comptime PIECES = Self.Tile.PIECES if Self.THROUGH_LDS else 0
@@ -249,14 +250,13 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
     """The scales from the wave's first row on."""
     var k_blocks: Int32
     var rows: SIMD[DType.int32, Self.m_tiles * Self.ROW_LOADS]
-    """The lane's block in the first tile along K of each tile of rows; through LDS, the byte of
-    each load."""
+    """The byte of the lane's loads in the first tile along K of each tile of rows."""
     var scale_rows: SIMD[DType.int32, Self.m_tiles]
-    """The byte of its scale; of floats and words, the first 16 lanes have those of a tile."""
+    """The byte of its scale; of words, the first 16 lanes have those of a tile."""
     var first_piece: Int32
     """Through LDS, the first piece that the lane feeds of any tile."""
     var scale_bit: UInt32
-    """Of words, the first bit of the lane's scale."""
+    """Of words of bytes, the first bit of the lane's scale."""
 
     @always_inline
     def __init__(
@@ -291,13 +291,12 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
             comptime if Self.THROUGH_LDS:
                 comptime for load in range(Self.ROW_LOADS):
                     var in_tile, byte = Self.Tile.source[load](lane)
-                    var offset = (Int32(m_tile * TILE) + in_tile) * self.k_blocks
-                    self.rows[m_tile * Self.ROW_LOADS + load] = (
-                        offset * Int32(Self.CODE_BYTES) + byte
-                    )
+                    var first = (Int32(m_tile * TILE) + in_tile) * self.k_blocks
+                    first = first * Int32(Self.CODE_BYTES) + byte
+                    self.rows[m_tile * Self.ROW_LOADS + load] = first
             else:
-                self.rows[m_tile] = row * self.k_blocks + block
-            comptime if Self.HAS_FLOATS or Self.HAS_WORDS:
+                self.rows[m_tile] = (row * self.k_blocks + block) * Int32(Self.CODE_BYTES)
+            comptime if Self.TAKES_WORDS:
                 var offset = row * self._scales_of_row() * Int32(Self.format.scale.bytes)
                 self.scale_rows[m_tile] = offset if block == 0 else OUT_OF_RANGE
             elif Self.HAS_SCALES:
@@ -332,12 +331,12 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
         Self.left
     ]:
         comptime first = Int32(k_tile * TILE_BLOCKS)
+        comptime first_byte = first * Int32(Self.CODE_BYTES)
         comptime LANE_PIECES = PIECES[Self.format]
         var group = quotient[TILE](lane)
         comptime if Self.THROUGH_LDS:
             comptime for load in range(Self.ROW_LOADS):
-                var offset = self.rows[m_tile * Self.ROW_LOADS + load]
-                offset += first * Int32(Self.CODE_BYTES)
+                var offset = self.rows[m_tile * Self.ROW_LOADS + load] + first_byte
                 comptime if Self.k_tail:
                     var byte = Self.Tile.source[load](lane)[1]
                     var block = first + quotient[Self.CODE_BYTES](byte)
@@ -346,10 +345,9 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
                     at.codes, offset, rebind[SharedPieces[Self.Tile.PIECES]](tile)
                 )
             return {0, self._fetch_scale[k_tile, m_tile](at, group)}
-        var code_offset = (self.rows[m_tile] + first) * Int32(Self.CODE_BYTES)
         var codes = BlockCodes[Self.left]()
         comptime for i in range(LANE_PIECES):
-            var offset = code_offset + Int32(i * PIECE_BYTES)
+            var offset = self.rows[m_tile] + first_byte + Int32(i * PIECE_BYTES)
             comptime if Self.k_tail:
                 offset = offset if first + group < at.blocks_left else OUT_OF_RANGE
             comptime BYTES = PIECE_BYTES if i < LANE_PIECES - 1 else LAST_BYTES[Self.format]
@@ -359,7 +357,7 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
 
     @always_inline
     def _fetch_scale[k_tile: Int, m_tile: Int](self, at: Self.Cursor, group: Int32) -> UInt32:
-        """Starts loading the scale of a lane's block of a tile: a byte, or the bits of a float."""
+        """Starts loading the scale of a lane's block of a tile: a byte, or the word that has it."""
         comptime if not Self.HAS_SCALES:
             return 0
         comptime first = k_tile * TILE_BLOCKS
@@ -368,10 +366,10 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
         comptime if Self.k_tail:
             var own = quotient[Self.SCALE_BLOCKS](group) * Int32(Self.SCALE_BLOCKS)
             offset = offset if Int32(first) + own < at.blocks_left else OUT_OF_RANGE
-        comptime if Self.format.scale == Scale.E8M0 and not Self.HAS_WORDS:
-            return at.scales.load[1](offset).cast[DType.uint32]()
-        else:
+        comptime if Self.TAKES_WORDS:
             return bitcast[DType.uint32, 1](at.scales.load[WORD_BYTES](offset))
+        else:
+            return at.scales.load[1](offset).cast[DType.uint32]()
 
     @always_inline
     def block(
@@ -383,8 +381,8 @@ struct CodeSource[format: Format, m_tiles: Int, k_tiles: Int, k_tail: Bool](Acti
                 var at = Coord(self.first_piece ^ Int32(i * TILE_BLOCKS))
                 codes = codes.insert[offset=i * PIECE_WORDS](read_piece(tile, at))
         var scale = kept.scale
-        comptime if Self.HAS_FLOATS or Self.HAS_WORDS:
+        comptime if Self.TAKES_WORDS:
             scale = of_first_row(scale)
-        comptime if Self.HAS_WORDS:
-            scale = (scale >> self.scale_bit) & 0xFF
+            comptime if Self.HAS_BYTES:
+                scale = (scale >> self.scale_bit) & 0xFF
         return {codes, scale}

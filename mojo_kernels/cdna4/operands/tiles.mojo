@@ -1,4 +1,4 @@
-"""Tiles of activations, floats or codes of eight or four bits, on their way from memory through LDS.
+"""Tiles of activations, floats or codes, on their way from memory through LDS.
 
 They go straight from memory to LDS, 16-byte pieces coalesced along the rows, a tile of
 16 rows x 128 at a time. Lane l then reads row l % 16, block l / 16. Pieces are
@@ -8,7 +8,7 @@ banks; for 16-bit floats, rows of 256 bytes:
     LDS piece    0 .. 15 of row r
     holds        piece ^ f(r) of the row, f(r) = (r & 3) | (r & 4) << 1
 
-Rows of codes are a line of memory, 128 bytes, of which 16 lanes read one piece each:
+Rows of eight-bit codes are a line of memory, 128 bytes, of which 16 lanes read one piece each:
 
     LDS piece    0 .. 7 of row r
     holds        piece ^ (r / 2) % 8 of the row
@@ -39,7 +39,7 @@ struct FloatTile[dtype: DType, packed: Int = 1]:
     comptime ELEMENT_BYTES = size_of[Self.dtype]()
     comptime ROW_PIECES = TILE_K * Self.ELEMENT_BYTES // Self.packed // PIECE_BYTES
     comptime PIECES = TILE * Self.ROW_PIECES
-    comptime BLOCK_PIECES = BLOCK * Self.ELEMENT_BYTES // PIECE_BYTES
+    comptime BLOCK_PIECES = Self.ROW_PIECES // TILE_BLOCKS
     comptime LOADS = Self.PIECES // LANES
     """Loads of a tile: each is a piece for every lane, one lane behind another."""
 
