@@ -193,7 +193,7 @@ def model(kernel, name, m, n, k):
     found = cdna4.described(name, m, n, k)
     sizes = {
         "a": m * k // 2, "a_scales": m * k // 32, "w_codes": n * k // 2, "w_scales": n * k // 32,
-        "c": 2 * m * n, "bias": 0, "none": 0,
+        "c": 2 * m * n, "bias": 4 * n, "none": 0,
     }  # fmt: skip
     operands = {operand: np.zeros(size, np.uint8) for operand, size in sizes.items()}
     args = found.bind(**operands, workspace=found.workspace())
