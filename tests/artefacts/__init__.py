@@ -326,13 +326,13 @@ def refuse_others() -> None:
     def make_listed(self: Build, target: Path) -> None:
         test = Running.test
         is_allowed = test is None or not self.is_compiled or test.get_closest_marker("compiles")
+        if Running.builds_end and not is_allowed and time.time() > Running.builds_end:
+            pytest.skip(f"left to `make test-nightly`: too late to make {self.key}")
         if not is_allowed and self.key not in listed_keys():
             raise NativeBuildError(
                 f"{self.doing}: {test.nodeid} needs {self.key}/{self.file_name}, which "
                 "tests/artefacts does not list"
             )
-        if Running.builds_end and not is_allowed and time.time() > Running.builds_end:
-            pytest.skip(f"left to `make test-nightly`: too late to make {self.key}")
         make(self, target)
 
     Build._make, Build.find_or_make = make_listed, find_for_tests
