@@ -56,11 +56,13 @@ def pytest_configure(config):
         CUDA.plan = PORTABLE
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     tiers.spare_combinations(items)
     if config.option.minutes:
         items[:] = tiers.in_turn(items)
+    yield
+    config.hook.pytest_deselected(items=tiers.leave_one_of_skipped(items))
 
 
 @pytest.hookimpl(tryfirst=True)
