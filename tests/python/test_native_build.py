@@ -420,7 +420,7 @@ def test_what_is_not_the_module_is_named_before_it_is_loaded(sources, built, tmp
 
 def test_a_module_of_another_version_is_named():
     without_tables = type(sys)("stand-in")
-    with pytest.raises(_builds.NativeBuildError, match="stand-in.* is of another version of mx_ker"):
+    with pytest.raises(_builds.NativeBuildError, match=r"stand-in.*of another version"):
         facts._facts_of(without_tables)
 
 
