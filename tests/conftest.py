@@ -5,6 +5,8 @@ makes without naming a device lies there. Claims about the CPU alone are marked 
 """
 
 import contextlib
+import gc
+import os
 import sys
 import time
 
@@ -16,6 +18,12 @@ from mx_kernels._core.cuda import CUDA, PORTABLE
 from tests import artefacts, claims, tiers, watchdog
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+# Inductor would find out which vectors this CPU has, once, with a compiler: in six seconds.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+# What is imported and collected stays for good, see `pytest_runtestloop`.
+gc.disable()
 
 
 def pytest_addoption(parser, pluginmanager):
@@ -48,11 +56,13 @@ def pytest_configure(config):
         CUDA.plan = PORTABLE
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     tiers.spare_combinations(items)
     if config.option.minutes:
         items[:] = tiers.in_turn(items)
+    yield
+    config.hook.pytest_deselected(items=tiers.leave_one_of_skipped(items))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -68,6 +78,8 @@ def pytest_runtestloop(session):
     A run of limited time may not reach them all: there each test makes what it uses.
     """
     artefacts.Running.is_collecting = False
+    gc.freeze()
+    gc.enable()
     capture = session.config.pluginmanager.getplugin("capturemanager")
 
     def say(line):

@@ -38,8 +38,7 @@ class Artefact:
             test: the id of the test, as pytest writes it.
             is_deep: whether the test is in the second tier alone.
         """
-        path = test.removeprefix(f"{TESTS.name}/")
-        return path.startswith(self.tests) and is_deep >= self.deep
+        return is_deep >= self.deep and test.removeprefix("tests/").startswith(self.tests)
 
 
 def program(name: str, *tests: str, deep: bool = False) -> Artefact:
@@ -54,19 +53,13 @@ def program(name: str, *tests: str, deep: bool = False) -> Artefact:
     )
 
 
-def catalogue(
-    name: str, *tests: str, deep: bool = False, imports: tuple[Path, ...] = ()
-) -> Artefact:
-    """Returns tests/<room>/programs/<stem>.mojo, a catalogue of kernels, as a module.
-
-    `imports` are folders whose modules it imports by their names alone.
-    """
+def catalogue(name: str, *tests: str, deep: bool = False) -> Artefact:
+    """Returns tests/<room>/programs/<stem>.mojo, a catalogue of kernels, as a module."""
     room, stem = name.split("/")
     folder = TESTS / room / "programs"
-    folders = [folder, *imports, ROOT]
     return Artefact(
         name,
-        lambda: catalogues.build(folder / f"{stem}.mojo", folders),
+        lambda: catalogues.build(folder / f"{stem}.mojo", [folder, ROOT]),
         tests or (f"{room}/",),
         deep,
     )

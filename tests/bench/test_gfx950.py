@@ -19,17 +19,22 @@ from bench.rows import OURS, Origin, read_csv, write_csv
 from bench.shapes import Shape
 from bench.simulated import aiter, eight_bits, kept, kernels, launches, systems, tune, tuned_tiles
 from bench.simulated import report as simulated
-from bench.simulated.catalogue import Catalogue
 from bench.simulated.launches import Launch, Operands, last_workgroup
 from bench.targets import gfx950 as target
 from bench.targets import gfx950_hardware as hardware
 from gfx950.timing.parameters import Machine
 from mx_kernels._core.native import gpu_plans
-from tests import artefacts
+from tests.cdna4 import support as cdna4
 from tests.tiers import deep
 
 ORIGIN = Origin("gfx950, simulated", "abc1234", "2026-11-21")
 SMALL = Shape(3, 256, 512)
+CHOSEN = {
+    "linear_m1n1w4u": f"{cdna4.LINEAR}m1n1w4u",
+    "matmul_m1n1w4u": f"{cdna4.MATMUL}m1n1w4u",
+    "quantize": "bfloat16_even",
+}
+"""The kernels for it, by what they are called here and by the tests of CDNA4."""
 WORST_CHOICE, USUAL_CHOICE = 1.12, 1.05
 """Times the fastest cut."""
 
@@ -48,9 +53,13 @@ def make_row(**changes) -> simulated.SimulatedRow:
 def found() -> dict:
     """The rows of one small shape, by operation and system; AITER's kernels are in few places.
 
-    Ours are those that the dispatch chooses for the shape, without all others.
+    Ours are those that the dispatch chooses for the shape; the tests of CDNA4 have them.
     """
-    small = Catalogue.load(artefacts.path("bench/small"), "small")
+    kernels_here = cdna4.compile_kernels("decode") | cdna4.compile_kernels("quantize")
+    small = SimpleNamespace(
+        kernels={name: kernels_here[theirs] for name, theirs in CHOSEN.items()},
+        launch=lambda name, *shape: cdna4.described(CHOSEN[name], *shape),
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(aiter.VARIABLE, raising=False)
         patch.setattr(kernels, "catalogue_of", {"ours": small}.__getitem__)

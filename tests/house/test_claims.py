@@ -2,6 +2,7 @@
 
 from itertools import combinations, product
 from pathlib import Path
+from types import SimpleNamespace
 
 from tests import claims, tiers
 
@@ -38,3 +39,14 @@ def test_every_two_values_meet_in_the_first_tier():
 def test_of_one_axis_or_two_nothing_is_spared():
     assert len(tiers.pairwise([{("x", i)} for i in range(40)])) == 40
     assert len(tiers.pairwise([{("x", i), ("y", j)} for i in range(8) for j in range(7)])) == 56
+
+
+def test_of_a_function_that_is_skipped_one_test_says_so_and_all_others_stay():
+    def item(nodeid, is_skipped):
+        marks = [SimpleNamespace(args=(is_skipped,))]
+        return SimpleNamespace(nodeid=nodeid, iter_markers=lambda name: marks)
+
+    items = [item(f"{f}[{i}]", is_skipped=f == "f") for f in "gf" for i in range(3)]
+    taken = tiers.leave_one_of_skipped(items)
+    assert [item.nodeid for item in items] == ["g[0]", "g[1]", "g[2]", "f[0]"]
+    assert [item.nodeid for item in taken] == ["f[1]", "f[2]"]

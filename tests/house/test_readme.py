@@ -20,8 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from mx_kernels._core import builds
+from mx_kernels.cli import app
 from tests.tiers import tiered
 
 if sys.version_info >= (3, 11):
@@ -110,6 +112,9 @@ def run_command(command: str) -> None:
             run(["make", "--dry-run", *targets])
         case ["pixi", "run", task]:
             assert task in tomllib.loads((ROOT / "pixi.toml").read_text())["tasks"]
+        case ["python", "-m", "mx_kernels", *arguments]:
+            result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == 0, f"$ {command}\n{result.output}"
         case ["pip", "install", "uv"]:
             pass
         case ["pip", "install", *_, target] | [

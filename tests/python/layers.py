@@ -6,9 +6,9 @@ from torch import nn
 import mx_kernels as mx
 
 
-def float_linear(out_features=40, in_features=96, seed=5):
+def float_linear(out_features=40, in_features=96, seed=5, bias=True):
     torch.manual_seed(seed)
-    return nn.Linear(in_features, out_features)
+    return nn.Linear(in_features, out_features, bias)
 
 
 def x_of(*lead, k=96):

@@ -18,6 +18,7 @@ import pytest
 
 from mx_kernels._core import builds, trust
 from mx_kernels._core.builds import Build, NativeBuildError, Turn
+from tests import CORE_ALONE
 
 KEY = f"avx2-{5:016x}"
 CONTENT = bytes(range(1, 256)) * 40
@@ -188,10 +189,11 @@ def test_a_cache_that_an_administrator_has_filled_serves_who_cannot_write_there(
     for path in (target, target.parent, cache):
         path.chmod(0o555)
     try:
-        script = f"""
-import os, sys
+        script = f"""{CORE_ALONE}
+import os
 from pathlib import Path
-from mx_kernels._core.builds import Build
+from mx_kernels._core.builds import Build, has_compiler
+has_compiler()  # Python's own modules may be closed to others.
 if os.geteuid() == 0:
     os.chdir({str(cache)!r})  # Folders above are closed to others.
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -324,8 +326,8 @@ def test_the_variable_names_a_folder_as_a_shell_would(tmp_path, monkeypatch):
 
 # A fork while another thread builds, in a process of its own. The child makes the same once the
 # parent is done, and ends as Python does, with all that is to be done at its end.
-FORK = """
-import os, signal, sys, threading, time
+FORK = f"""{CORE_ALONE}
+import os, signal, threading, time
 from pathlib import Path
 from mx_kernels._core.builds import Build
 from mx_kernels._core.native import LoadLock

@@ -19,15 +19,11 @@ from cases import (
     every_layout,
     on_every_device,
 )
+from tests.python.layers import float_linear, x_of
 
 pytestmark = on_every_device
 
 PADDED = [name for name, row in LAYOUTS.items() if row["device"]]
-
-
-def float_linear(bias=True, in_features=96, out_features=40, seed=5):
-    torch.manual_seed(seed)
-    return nn.Linear(in_features, out_features, bias)
 
 
 def module(layout, seed=5, format="mxfp4"):
@@ -37,15 +33,10 @@ def module(layout, seed=5, format="mxfp4"):
     return mx.MXLinear(weight.preshuffle(device=device) if device else weight, linear.bias)
 
 
-def x_of(*lead):
-    torch.manual_seed(6)
-    return torch.randn(*lead, 96)
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("scale_rule", ROUNDINGS)
 def test_from_linear_computes_what_linear_computes(bias, scale_rule):
-    linear = float_linear(bias)
+    linear = float_linear(bias=bias)
     weight = mx.quantize(linear.weight.detach(), scale_rule=scale_rule)
     module = mx.MXLinear.from_linear(linear, scale_rule=scale_rule, activations="mxfp4")
     got = module(x_of(2, 3))

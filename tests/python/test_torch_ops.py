@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import mx_kernels as mx
 from cases import DTYPES, FORMATS, LAYOUTS, ROUNDINGS, every_format, every_layout, on_every_device
 from tests.python.torch_inputs import K, N, activations, bias_of, weights
-from tests.tiers import tiered
+from tests.tiers import deep, tiered
 
 OPS = torch.ops.mx_kernels
 # torch's own compiler still uses what its own TorchScript deprecates.
@@ -100,10 +100,19 @@ def there(args, device):
     ]
 
 
-SAMPLES = [pytest.param(op, args, id=f"{i}-{op}") for i, (op, args) in enumerate(samples())]
+def cases(every):
+    """Returns the samples, of which one of `every` is in the first tier."""
+    return [
+        pytest.param(op, args, id=f"{i}-{op}", marks=[deep] if i % every else [])
+        for i, (op, args) in enumerate(samples(), start=1)
+    ]
 
 
-@pytest.mark.parametrize("op, args", SAMPLES)
+SAMPLES = cases(every=1)
+
+
+# Each operator takes turns with all it is given: a third has every kind of sample.
+@pytest.mark.parametrize("op, args", cases(every=3))
 def test_opcheck(op, args, device):
     torch.library.opcheck(op.default, tuple(there(args, device)))
 

@@ -318,6 +318,7 @@ print(memory("VmHWM") - before, memory("VmRSS") - before)
 """
 
 
+@deep
 def test_experts_that_are_joined_take_the_result_and_the_largest_weight_once_more(tmp_path):
     """The pages of the files go as they are copied; with them it would be twice more."""
     sizes = {

@@ -1,19 +1,13 @@
-"""The codec of a GPU thread has the bits of the CPU's: a Mojo program, run on the CPU."""
+"""What a GPU thread's codec divides by; its bits are in `tests/numerics/mojo/test_codec.mojo`."""
 
 from fractions import Fraction
 
 import numpy as np
 
-from tests import artefacts
-
 TIE_BITS, NUMBER_BITS = 5, 11
 """Bits of the middle of two codes, of E4M3, and of a number of float16."""
 ERROR = Fraction(1, 2**46)
 """Of a quotient after one of Newton's steps, before it is rounded, relative."""
-
-
-def test_a_gpu_threads_codec_is_the_cpus():
-    artefacts.run_mojo_tests("simt/test_codec")
 
 
 def float32_of(value):

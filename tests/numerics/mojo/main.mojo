@@ -6,6 +6,7 @@ One program has them all, since a program of its own costs each the compilation 
 from std.sys import argv
 from std.testing import TestSuite
 
+import test_codec
 import test_gates
 import test_layouts
 import test_numbers
@@ -15,7 +16,9 @@ import test_schedule
 
 def main() raises:
     var name = String(argv()[1])
-    if name == "test_gates":
+    if name == "test_codec":
+        TestSuite.discover_tests[test_codec.TESTS](cli_args=List[StaticString]()).run()
+    elif name == "test_gates":
         TestSuite.discover_tests[test_gates.TESTS](cli_args=List[StaticString]()).run()
     elif name == "test_layouts":
         TestSuite.discover_tests[test_layouts.TESTS](cli_args=List[StaticString]()).run()

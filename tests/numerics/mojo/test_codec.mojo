@@ -7,7 +7,7 @@ that lies between two neighbouring bfloat16s under some.
 
 from std.math import iota, isnan
 from std.memory import bitcast
-from std.testing import TestSuite, assert_equal, assert_true
+from std.testing import assert_equal, assert_true
 
 from mojo_kernels.numbers.decode import decode
 from mojo_kernels.numbers.elements import Element
@@ -192,5 +192,4 @@ def test_a_block_without_a_scale_has_zeros() raises:
         assert_equal(abs(rounded_over(x, no_scale, element)), Chunk(0))
 
 
-def main() raises:
-    TestSuite.discover_tests[__functions_in_module()]().run()
+comptime TESTS = __functions_in_module()
