@@ -73,11 +73,7 @@ def test_few_rows_of_experts_have_eight_blocks_of_weights_on_the_way():
     # Of a block's four rows a lane has sixteen pairs, each times a factor, and under E4M3 scales
     # four products make those; under any scale two factors, or one that is made for each row.
     products = [text.count("mul.rn.bf16x2") for text in kernels]
-    of_blocks = [
-        of * blocks + anew
-        for of, anew in ((16, 32), (20, 24), (20, 24))
-        for blocks in 10 * (15,)
-    ]
+    of_blocks = 10 * [15 * of + anew for of, anew in ((16, 32), (20, 24), (20, 24))]
     assert sorted(products) == sorted(of_blocks)
 
 
