@@ -10,7 +10,7 @@ faster. Ours are given the experts of tokens, and sort them.
 
     triton_kernels    `peers.triton_kernels`: its two products of tokens that are sorted already,
                       results compared with ours
-    Marlin            `peers.marlin`: all that vLLM launches
+    Marlin            `peers.marlin`: all that vLLM launches, of sizes that it does not pad
     grouped_mm        torch's two products of bfloat16 weights and sorted tokens, of many tokens
 """
 
@@ -92,7 +92,8 @@ class Layer:
         if "MARLIN" in os.environ:
             from bench.peers import marlin  # noqa: PLC0415  Triton is optional
 
-            self.marlin = marlin.Layer(e, h, i)
+            if h % marlin.SIZES == 0 and i % marlin.SIZES == 0:
+                self.marlin = marlin.Layer(e, h, i)
 
     def calls(self, tokens: int) -> tuple[dict[str, list[Call]], float]:
         """Returns the calls of each system, and how many experts they hit on average."""
@@ -111,8 +112,7 @@ class Layer:
             if self._rules["activations"] == "bf16" and not difference <= MAX_DIFFERENCE:
                 raise ValueError(f"{tokens} tokens: results differ by {difference:.2e}")
         if self.marlin:
-            padded = self.marlin.padded(x)
-            found["Marlin"] = [partial(self.marlin, padded, *top) for top in chosen]
+            found["Marlin"] = [partial(self.marlin, x, *top) for top in chosen]
         if tokens >= MANY_TOKENS:
             found["grouped_mm"] = [self._of_bfloat16(ids) for ids, _ in chosen[:1]] * len(chosen)
         hit = sum(len(ids.unique()) for ids, _ in chosen) / len(chosen)

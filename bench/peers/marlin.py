@@ -12,7 +12,6 @@ import os
 import torch
 import triton
 import triton.language as tl
-from torch.nn.functional import pad
 
 NAME = "Marlin"
 E2M1 = 562949953487106
@@ -21,6 +20,8 @@ SCALE_BITS = range(116, 122)
 TILE_ROWS = 8, 16, 32, 48, 64
 MOST_OF_A_TILE = 0.9
 """Rows of an expert, on average, that vLLM puts into a tile."""
+SIZES = 128
+"""Hidden and inner sizes are multiples of it; vLLM pads others."""
 GATED = 1024
 """Hidden numbers of a group of the gate."""
 
@@ -38,16 +39,13 @@ def _gate(sums, gated, inner, block: tl.constexpr):
 
 
 class Layer:
-    """A layer of experts of random weights, of tokens [M, H] whose experts are chosen.
-
-    Sizes are padded as vLLM pads them: with 2880, which is no multiple of 128, to 3072 and 2944.
-    """
+    """A layer of experts of random weights, of tokens [M, H] whose experts are chosen."""
 
     def __init__(self, experts: int, hidden: int, inner: int):
+        if hidden % SIZES or inner % SIZES:
+            raise ValueError(f"sizes: got {hidden} and {inner}, expected multiples of {SIZES}")
         torch.ops.load_library(os.environ["MARLIN"])
-        if hidden % 128:
-            hidden = -(-hidden // 256) * 256
-        self._experts, self._hidden, self._inner = experts, hidden, -(-inner // 128) * 128
+        self._experts, self._hidden, self._inner = experts, hidden, inner
         self._gate_up = self._random(hidden, 2 * self._inner)
         self._down = self._random(self._inner, hidden)
         processors = torch.cuda.get_device_properties(0).multi_processor_count
@@ -63,12 +61,8 @@ class Layer:
         )  # fmt: skip
         return codes, scales.view(torch.float8_e8m0fnu)
 
-    def padded(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns tokens of the size that it takes."""
-        return pad(x, (0, self._hidden - x.shape[1]))
-
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Returns [M, H], of padded tokens, int32 experts and float32 weights of tokens [M, K]."""
+        """Returns [M, H], of int32 experts and float32 weights of tokens [M, K]."""
         (tokens, active), inner, hidden = ids.shape, self._inner, self._hidden
         order = self._sorted(ids)
         sums = x.new_empty(tokens * active, 2 * inner)
