@@ -16,8 +16,8 @@ REGISTERS, FRAME = 0x2F, 0x11
 SECTION_SIZE = 64
 OTHERS = ("stage_rows", "stage_codes", "add_parts", "compute_marked")
 NUM_KERNELS = 4 * 8 + 5 + len(OTHERS)
-MANY_WARPS = 65536 // (48 * 32)
-"""Registers of a thread under which a multiprocessor has 48 warps: most on Hopper, all on sm_89."""
+MANY_WARPS = 65536 // (40 * 32)
+"""Registers of a thread under which a multiprocessor has 40 warps."""
 TWO_GROUPS = 65536 // (2 * 256)
 """Registers of a thread under which a multiprocessor has two groups."""
 ARCHITECTURES = ["sm_80", "sm_89", "sm_90a"]
