@@ -1,18 +1,24 @@
 """A layer of experts on an NVIDIA GPU beside the time of reading the weights that it needs.
 
-    python -m bench.cuda_experts [bf16 mxfp4 ..]
+    python -m bench.cuda_experts [bf16 mxfp4 ..] [--layers mixtral-8x7b ..] [--tokens 1 ..]
 
 Calls are captured in a graph, each with another routing: what one of them reads is in no cache. The
 bound is reading the codes and scales of the experts that are hit, once, at the rate of a copy.
 
-Where triton_kernels is there, see `peers.triton_kernels`, it has two columns: its two products of
-tokens that are sorted already, and those with the kernels that choose experts and sort. Ours are
-given the experts of tokens, and sort them. Its results are compared with ours.
+Peers are timed in turns with ours, and a column is what they take over that, below 1 where they are
+faster. Ours are given the experts of tokens, and sort them.
+
+    triton_kernels    `peers.triton_kernels`: its two products of tokens that are sorted already,
+                      results compared with ours
+    Marlin            `peers.marlin`: all that vLLM launches, of sizes that it does not pad
+    grouped_mm        torch's two products of bfloat16 weights and sorted tokens, of many tokens
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import os
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -30,16 +36,21 @@ LAYERS = {
     "qwen1.5-moe": Sizes(experts=60, active=4, hidden=2048, intermediate=1408),
     "qwen3-30b": Sizes(experts=128, active=8, hidden=2048, intermediate=768),
 }
-TOKENS = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096
+TOKENS = 1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096
+MANY_TOKENS = 2048
+"""From so many on, products of bfloat16 weights are compared too."""
 BYTES_A_US = 4.0e6
 """What a copy reads and writes on an H200, each microsecond."""
-CALLS, REPLAYS = 16, 9
+CALLS, REPLAYS = 16, 15
+MOST_WORK = 2**13
+"""Tokens of all calls of a graph, but of four calls at least."""
 
 
 MAX_DIFFERENCE = 5e-3
 """Of the norm, between our layer and the peer's: both round hidden numbers to bfloat16."""
 
 Codes = tuple[torch.Tensor, torch.Tensor]
+Call = Callable[[], object]
 
 
 def random_weights(count: int, n: int, k: int) -> Codes:
@@ -53,7 +64,8 @@ def random_weights(count: int, n: int, k: int) -> Codes:
 
 def routings(sizes: Sizes, tokens: int) -> list[torch.Tensor]:
     """Returns router logits of tokens; one token's choose other experts from call to call."""
-    found = [torch.randn(tokens, sizes.experts, device="cuda") for _ in range(CALLS)]
+    count = max(4, min(CALLS, MOST_WORK // tokens))
+    found = [torch.randn(tokens, sizes.experts, device="cuda") for _ in range(count)]
     if tokens == 1:
         experts = torch.randperm(sizes.experts, device="cuda")
         for call, logits in enumerate(found):
@@ -73,57 +85,84 @@ class Layer:
         self._rules = {
             "activations": mode, "bias_gate_up": biases[0], "bias_down": biases[1]
         }  # fmt: skip
-        self.peer = None
+        self.triton_kernels = self.marlin = None
         if triton_kernels.is_there():
             both = [(*w, bias) for w, bias in zip((gate_up, down), biases, strict=True)]
-            self.peer = triton_kernels.Layer(*both, sizes.active)
+            self.triton_kernels = triton_kernels.Layer(*both, sizes.active)
+        if "MARLIN" in os.environ:
+            from bench.peers import marlin  # noqa: PLC0415  Triton is optional
 
-    def calls(self, tokens: int) -> tuple[dict[str, list[partial]], float]:
+            if h % marlin.SIZES == 0 and i % marlin.SIZES == 0:
+                self.marlin = marlin.Layer(e, h, i)
+
+    def calls(self, tokens: int) -> tuple[dict[str, list[Call]], float]:
         """Returns the calls of each system, and how many experts they hit on average."""
         x = torch.randn(tokens, self.sizes.hidden, device="cuda").bfloat16()
         logits = routings(self.sizes, tokens)
-        chosen = [of_call.topk(self.sizes.active, 1) for of_call in logits]
-        ours = [
-            partial(
-                mx.moe, x, *self._weights, top.indices.int(), top.values.softmax(1), **self._rules
-            )
-            for top in chosen
-        ]
-        hit = sum(len(top.indices.unique()) for top in chosen) / CALLS
-        found = {"ours": ours}
-        if self.peer:
-            sorted_ = [self.peer.route(of_call) for of_call in logits]
-            found["products"] = [partial(self.peer.multiply, x, routing) for routing in sorted_]
-            found["all"] = [partial(self.peer, x, of_call) for of_call in logits]
-            mine, theirs = ours[0]().float(), found["products"][0]().float()
+        tops = [of_call.topk(self.sizes.active, 1) for of_call in logits]
+        chosen = [(top.indices.int(), top.values.softmax(1)) for top in tops]
+        ours = [partial(mx.moe, x, *self._weights, *top, **self._rules) for top in chosen]
+        found: dict[str, list[Call]] = {"ours": ours}
+        if self.triton_kernels:
+            multiply = self.triton_kernels.multiply
+            sorted_ = map(self.triton_kernels.route, logits)
+            found["triton_kernels"] = [partial(multiply, x, routing) for routing in sorted_]
+            mine, theirs = ours[0]().float(), found["triton_kernels"][0]().float()
             difference = float((mine - theirs).norm() / theirs.norm())
             if self._rules["activations"] == "bf16" and not difference <= MAX_DIFFERENCE:
                 raise ValueError(f"{tokens} tokens: results differ by {difference:.2e}")
+        if self.marlin:
+            found["Marlin"] = [partial(self.marlin, x, *top) for top in chosen]
+        if tokens >= MANY_TOKENS:
+            found["grouped_mm"] = [self._of_bfloat16(ids) for ids, _ in chosen[:1]] * len(chosen)
+        hit = sum(len(ids.unique()) for ids, _ in chosen) / len(chosen)
         return found, hit
 
+    def _of_bfloat16(self, ids: torch.Tensor) -> Call:
+        """Returns the call of two products of sorted rows and bfloat16 weights."""
+        e, h, i = self.sizes.experts, self.sizes.hidden, self.sizes.intermediate
+        ends = torch.bincount(ids.flatten(), minlength=e).cumsum(0).int()
+        options = {"device": "cuda", "dtype": torch.bfloat16}
+        gate_up, down = torch.randn(e, h, 2 * i, **options), torch.randn(e, i, h, **options)
+        x, hidden = (torch.randn(ids.numel(), k, **options) for k in (h, i))
 
-def measure(name: str, mode: str) -> None:
+        def multiply() -> None:
+            torch._grouped_mm(x, gate_up, offs=ends)
+            torch._grouped_mm(hidden, down, offs=ends)
+
+        return multiply
+
+
+def measure(name: str, mode: str, all_tokens: Sequence[int]) -> None:
     """Prints a line of Markdown for each number of tokens."""
-    layer = Layer(LAYERS[name], mode)
-    print(f"\n{name}, {mode}; triton_kernels: products | all\n")
-    print("| tokens | us | reading | times | triton_kernels | over ours |")
-    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
-    for tokens in TOKENS:
+    layer, systems = Layer(LAYERS[name], mode), ["triton_kernels", "Marlin", "grouped_mm"]
+    print(f"\n{name}, {mode}:\n")
+    print("| tokens | us | reading | times | " + " | ".join(systems) + " |")
+    print("| ---: |" + " ---: |" * (3 + len(systems)))
+    for tokens in all_tokens:
         calls, hit = layer.calls(tokens)
         graphs = {system: Graph(of_system) for system, of_system in calls.items()}
-        for _ in range(REPLAYS):
-            for graph in graphs.values():
+        # There and back: nobody is always behind the one that heats most.
+        turns = [*graphs.values()], [*graphs.values()][::-1]
+        for replay in range(REPLAYS):
+            for graph in turns[replay % 2]:
                 graph.replay()
         us = {system: graph.found().median_us for system, graph in graphs.items()}
         bound = hit * layer.expert_bytes / BYTES_A_US
-        line = f"| {tokens} | {us['ours']:.1f} | {bound:.1f} | {us['ours'] / bound:.2f} |"
-        peers = [us[system] for system in us if system != "ours"]
-        line += " " + " \\| ".join(f"{peer:.0f}" for peer in peers) + " |"
-        line += " " + " \\| ".join(f"{peer / us['ours']:.2f}" for peer in peers) + " |"
-        print(line, flush=True)
+        cells = [f"{us['ours']:.1f}", f"{bound:.1f}", f"{us['ours'] / bound:.2f}"]
+        cells += [
+            f"{us[peer]:.1f} ({us[peer] / us['ours']:.2f})" if peer in us else ""
+            for peer in systems
+        ]
+        print(f"| {tokens} | " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":
-    for layer in LAYERS:
-        for activations in sys.argv[1:] or ["bf16"]:
-            measure(layer, activations)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("modes", nargs="*", default=["bf16"])
+    parser.add_argument("--layers", nargs="*", default=list(LAYERS))
+    parser.add_argument("--tokens", nargs="*", type=int, default=TOKENS)
+    given = parser.parse_args()
+    for layer in given.layers:
+        for activations in given.modes:
+            measure(layer, activations, given.tokens)

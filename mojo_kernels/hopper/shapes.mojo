@@ -381,10 +381,9 @@ comptime GROUPED_K_WARPS = 8
 """Warps that split K in a grouped product: the order of sums, the same for all its tiles."""
 comptime MAX_K_PARTS = 8
 """The most parts of K of a grouped product: who adds up their sums has the loads of all on the way."""
-comptime GATED_FRAGMENTS = 3
-"""Fragments whose sums, gated, may be reduced in small batches: which leaves room for a longer K."""
-comptime MAX_ROW_FRAGMENTS = 4
-"""Fragments of the most rows of a tile of a grouped product: its tables have no room for more."""
+comptime MAX_ROW_FRAGMENTS = 3
+"""Fragments of the most rows of a tile of a grouped product. Gated, their sums may be reduced in small
+batches: which leaves room for a longer K."""
 comptime TABLES_AT = 448
 """Where the tables of a grouped product begin, see `scheduler`."""
 comptime TABLES_ALIGNMENT = 128
@@ -499,8 +498,7 @@ struct StreamConfig(Equatable, TrivialRegisterPassable):
 
     def batch(self) -> Int:
         """Returns the fragments of rows that are reduced at once: as there is room for."""
-        var is_small = self.row_fragments == MAX_ROW_FRAGMENTS or (self.is_gated and self.is_split)
-        return 1 if self.is_grouped and is_small else self.row_fragments
+        return 1 if self.is_gated and self.is_split else self.row_fragments
 
     def batches(self) -> Int:
         """Returns in how many batches a tile is reduced."""

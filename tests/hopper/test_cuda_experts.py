@@ -51,7 +51,7 @@ def check_grouped(
     return got
 
 
-# Rows of each expert, rows behind them, n, k: tiles of 16, 32, 64 and 128 rows.
+# Rows of each expert, rows behind them, n, k: tiles of 16, 32, 128 and 256 rows.
 GROUPS = [
     ([1], 0, 8, 32),
     ([3, 0, 1, 9, 0, 17], 2, 130, 96),
@@ -62,8 +62,8 @@ GROUPS = [
     ([1] * 130, 3, 40, 96),
 ]
 # The same for tiles of eight and of 16 rows of the kernel for few rows: full ones, one row more,
-# all rows to one of the experts, more blocks of K than a warp has on the way; of 24 and of 32 for
-# activations that are kept.
+# all rows to one of the experts, more blocks of K than a warp has on the way; of 24 for activations
+# that are kept.
 SIZES_OF_FEW = [0, 1, 7, 8, 9, 16, 17]
 GROUPS_OF_FEW = [
     ([*SIZES_OF_FEW, *([0] * 20)], 3, 100, 96),

@@ -58,7 +58,7 @@ def test_no_register_is_written_that_an_instruction_in_flight_reads():
 def test_few_rows_of_experts_have_eight_blocks_of_weights_on_the_way():
     """Those of the first round, and in every round as many as it multiplies; one way for any.
 
-    Rounds that are not whole go another way, of up to seven blocks, but in tiles of the most rows.
+    Rounds that are not whole go another way, of up to seven blocks.
     """
     module = artefacts.path("ptx/sm_90a").read_bytes().decode("latin-1")
     bodies = [text.split(END_OF_BODY)[0] for text in module.split(".entry")[1:]]
@@ -68,16 +68,12 @@ def test_few_rows_of_experts_have_eight_blocks_of_weights_on_the_way():
     of_tiles = [(tiles * (8 + 7 + 1), 8 + 8 + 7 + 1) for tiles in (1, 2, 3)]
     # With a gate, without, and with K in parts; of 24 rows a long K with a gate, too. Of MXFP4 and
     # of NVFP4, and this with factors of rows.
-    of_rows = 3 * [*of_tiles, (4 * (8 + 1), 8 + 8 + 1)] + [of_tiles[2]]
+    of_rows = 3 * of_tiles + [of_tiles[2]]
     assert sorted(found) == sorted(3 * of_rows)
     # Of a block's four rows a lane has sixteen pairs, each times a factor, and under E4M3 scales
     # four products make those; under any scale two factors, or one that is made for each row.
     products = [text.count("mul.rn.bf16x2") for text in kernels]
-    of_blocks = [
-        of * blocks + anew
-        for of, anew in ((16, 32), (20, 24), (20, 24))
-        for blocks in (3 * (15, 15, 15, 8) + (15,))
-    ]
+    of_blocks = 10 * [15 * of + anew for of, anew in ((16, 32), (20, 24), (20, 24))]
     assert sorted(products) == sorted(of_blocks)
 
 

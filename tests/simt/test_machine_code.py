@@ -14,8 +14,10 @@ FACTS_TYPE, SIZED = 0x70000000, 4
 REGISTERS, FRAME = 0x2F, 0x11
 """Attributes of a symbol: its registers, and the bytes of memory for what these cannot hold."""
 SECTION_SIZE = 64
-OTHERS = ("stage_rows", "add_parts", "compute_marked")
+OTHERS = ("stage_rows", "stage_codes", "add_parts", "compute_marked")
 NUM_KERNELS = 4 * 8 + 5 + len(OTHERS)
+MANY_WARPS = 65536 // (40 * 32)
+"""Registers of a thread under which a multiprocessor has 40 warps."""
 TWO_GROUPS = 65536 // (2 * 256)
 """Registers of a thread under which a multiprocessor has two groups."""
 ARCHITECTURES = ["sm_80", "sm_89", "sm_90a"]
@@ -83,6 +85,7 @@ def test_no_kernel_keeps_anything_in_memory_that_registers_could_not_hold(archit
     frames = {name: facts[FRAME] for name, (_, facts) in found.items() if facts[FRAME]}
     assert frames == {name: size for (of, name), size in IN_MEMORY.items() if of == architecture}
     assert all(0 < facts[REGISTERS] <= 255 for _, facts in found.values())
+    assert found["stage_codes"][1][REGISTERS] <= MANY_WARPS
 
 
 @pytest.mark.deep

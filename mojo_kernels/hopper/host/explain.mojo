@@ -258,7 +258,7 @@ def _product(
     var rows, experts = asked.rows(), asked.experts
     var file = StaticString("hopper/gemm_rs_bf16.mojo")
     var reason = StaticString("tiles have the rows of most experts")
-    if rows * moe.USUAL_SHARE > experts * moe.MOST_TILE_ROWS:
+    if rows > experts * moe.MOST_TILE_ROWS:
         reason = "most experts have more rows than the largest tile"
     if memory.is_fp8():
         file = "hopper/gemm_rs_fp8.mojo"

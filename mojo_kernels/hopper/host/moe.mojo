@@ -6,9 +6,8 @@
 
 Weights are MXFP4, preshuffled for CUDA, or NVFP4 where activations are kept or NVFP4; activations
 are floats, kept or rounded to a format. All else is for the portable kernels. The host knows rows
-and experts, not who has how many: tiles are as high as experts with twice their share of the rows
-want, so that weights are decoded once; of few rows, tiles have room for what most experts get if
-ids are drawn at random.
+and experts, not who has how many: tiles have room for what most experts get if ids are drawn at
+random, so that weights are decoded once.
 """
 
 from std.math import align_up, ceildiv
@@ -27,7 +26,6 @@ from ..shapes import (
     COLUMNS,
     EXPERT_CAPACITY,
     FACTOR_BYTES,
-    GATED_FRAGMENTS,
     MAX_ROW_FRAGMENTS,
     PARTS,
     ROW_BYTES,
@@ -58,10 +56,12 @@ comptime HIDDEN = COLUMNS // 2
 """Hidden numbers of a group."""
 comptime MOST_TILE_ROWS = 256
 """The most rows of a tile."""
-comptime TILE_ROWS = [16, 32, 64, 128, MOST_TILE_ROWS]
-"""Rows of a tile."""
-comptime USUAL_SHARE = 2
-"""What an expert has at most, mostly, of its share of the rows. Guess."""
+comptime TILE_ROWS = [16, 32, 128, MOST_TILE_ROWS]
+"""Rows of a tile of listed rows."""
+comptime TILE_SHARES = [8, 24, 108]
+"""Rows of an expert, on average, up to which tiles have the first of them. The last two are measured: tiles
+of 128 rows, multiplied 32, 64 or 128 at a time, are ahead of tiles of 64 by 2 to 6 % with 24 to 28 rows of
+an expert, and behind by 1 to 3 % with 36 to 44."""
 comptime MAX_GRID = 65535
 """Tiles of a launch, and tiles of a row of the result."""
 comptime LIST_THREADS = 1024
@@ -84,9 +84,9 @@ comptime LIST_SHARED_BYTES = WORD_BYTES * (LIST_WARPS + GROUP_WORDS * MAX_EXPERT
 """Shared memory of the group: a sum for each warp, a counter or the rows of each expert."""
 comptime MAX_STREAMED_ROWS = 4608
 """Rows whose experts every CTA finds for itself. Guess."""
-comptime SHARES = [4, 12, 18, 28]
-"""Rows of an expert, on average, up to which tiles have eight, 16, 24 and 32. The last one is measured: with
-28 rows tiles of 32 are 6 % ahead of `gemm_rs_bf16`, with 32 they are 11 % behind, because many experts want two."""
+comptime SHARES = [4, 12, 18]
+"""Rows of an expert, on average, up to which tiles of `streaming` have eight, 16 and 24. The last one is
+measured: with 20 rows tiles of 32 would take 0.98 to 1.22 times as long as listed ones."""
 comptime MAX_SHARE = 12
 """Rows of an expert, on average, up to which `streaming` takes activations that are not kept: more are
 for FP8 tensor cores. With six to 12 rows these take 0.9 of its time, but another address or another
@@ -100,10 +100,9 @@ comptime SUM_THREADS = 128
 
 def tile_rows_of(rows: Int, experts: Int) -> Int:
     """Returns the rows of a tile."""
-    var usual = USUAL_SHARE * ceildiv(rows, experts)
-    comptime for i in range(len(TILE_ROWS)):
-        comptime rows_of_tile = TILE_ROWS[i]
-        if usual <= rows_of_tile:
+    comptime for i in range(len(TILE_SHARES)):
+        comptime share, rows_of_tile = TILE_SHARES[i], TILE_ROWS[i]
+        if rows <= share * experts:
             return rows_of_tile
     return MOST_TILE_ROWS
 
@@ -215,17 +214,15 @@ struct LayerParts(TrivialRegisterPassable):
         if is_fused(problem.gate):
             comptime for is_long in [False, True]:
                 var config = streaming_config(slots, experts, True, is_long)
-                var exists = not is_long or config.row_fragments == GATED_FRAGMENTS
+                var exists = not is_long or config.row_fragments == MAX_ROW_FRAGMENTS
                 if exists and config.k_parts(experts, slots, problem.width) == 1:
                     return Self(True, is_long, 1, second)
         var first = k_parts(slots, experts, slots, problem.width)
         return Self(False, False, first, second)
 
-    def are_for(self, slots: Int, experts: Int) -> Bool:
-        """Says whether there is room: of the most rows, listed tiles are faster than parts of K."""
-        comptime MOST_SHARE = SHARES[MAX_ROW_FRAGMENTS - 2]
-        var are_whole = max(self.first, self.second) == 1
-        return min(self.first, self.second) > 0 and (are_whole or slots <= MOST_SHARE * experts)
+    def have_room(self) -> Bool:
+        """Says whether there is room for both products."""
+        return min(self.first, self.second) > 0
 
 
 def _listed(left: Left, k: Int, dtype: Int) -> Kernel:
@@ -258,7 +255,7 @@ def kernel_of(problem: ExpertsProblem) -> Kernel:
     if problem.gate_up.right.format != problem.down.right.format:
         return Kernel.PORTABLE
     var width, inner = problem.width, problem.inner
-    if _are_few(left, slots, experts) and LayerParts.of(problem).are_for(slots, experts):
+    if _are_few(left, slots, experts) and LayerParts.of(problem).have_room():
         return Kernel.STREAM
     return _listed(left, max(width, inner), problem.dtype)
 

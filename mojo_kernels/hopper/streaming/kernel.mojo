@@ -8,7 +8,7 @@ Dense: a CTA has a tile of C of up to 64 rows, its warps and the CTAs of its clu
     multiply            codes -> bfloat16 pairs -> m16n8k16, several loads ahead
     reduce              each CTA over its warps, then its share of the tile over the cluster
 
-Grouped: persistent CTAs have tiles of up to 32 rows of one expert, those of a row tile in a row:
+Grouped: persistent CTAs have tiles of up to 24 rows of one expert, those of a row tile in a row:
 
     schedule            which rows go to which expert; every CTA for itself
     stage               the rows of a row tile, for all its tiles
@@ -46,7 +46,7 @@ from ..codec import may_need_two_factors
 from ..plan import Plan
 from ..prepare.kept import round_rows
 from ..routing import Places, launch_sums
-from ..shapes import GATED_FRAGMENTS, MAX_ROW_FRAGMENTS, StreamConfig, share_of
+from ..shapes import MAX_ROW_FRAGMENTS, StreamConfig, share_of
 from .activations import reciprocal_of
 from .cta import StreamCta, compute_again
 from ..decode.bf16 import TensorPlanes
@@ -304,7 +304,7 @@ def _launch_grouped[
             comptime config = StreamConfig.grouped(
                 row_fragments, is_gated, operands.weights.scale, operands.has_factors, is_split
             )
-            comptime if not (is_gated and is_split) or row_fragments == GATED_FRAGMENTS:
+            comptime if not (is_gated and is_split) or row_fragments == MAX_ROW_FRAGMENTS:
                 if wanted == row_fragments and wants_split == is_split:
                     queue.launch[gemm_streaming[config]](
                         moe.grid_of_streaming(

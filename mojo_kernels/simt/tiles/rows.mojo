@@ -1,20 +1,24 @@
 """Activations of any kind become rows of bfloat16 numbers: a warp a row and `PART` of K.
 
 A lane takes chunks of eight elements; the lanes of a block ask together. Sixteen lanes have a
-stage, and the first of them writes its factor.
+stage, and the first of them writes its factor. Codes of four and eight bits have a kernel for each
+element, which decodes them as those of weights are.
 """
 
 from layout import Coord
 from max.gpu import thread_idx
 from std.math import ceildiv
+from std.memory import bitcast
 
 from ...launch.grid import Grid
 from ...launch.queue import Queue
-from ...numbers.formats import has_float_scales
-from ...problem import Problem
+from ...numbers.elements import Element
+from ...numbers.formats import FORMATS, block_of, has_e4m3_scales, has_float_scales
+from ...numbers.scales import E8M0_BIAS
+from ...problem import LeftKind, Problem
 from ...schedule.clusters import GridRows
 from ..arguments import Activations
-from ..codec import ANY_BITS, LANES_PER_BLOCK
+from ..codec import ANY_BITS, BLOCK, LANES_PER_BLOCK
 from ..host import (
     CHUNK,
     NUMBER_BYTES,
@@ -27,6 +31,7 @@ from ..host import (
 )
 from ..instructions import any_lane
 from ..views import flat_of, tile_here
+from . import numbers as codes
 from .operands import SAFE, SAFE_BESIDE_FACTORS
 from .operands import FactoredRows, are_lost, has_factors, is_extreme, packed_numbers
 
@@ -73,16 +78,76 @@ def stage_rows[aligned: Bool, has_factors: Bool](a: Activations, staged: Factore
             Coord(place // 4), packed_numbers(numbers)
         )
 
-    is_marked = any_lane(is_marked)
+    _mark(staged, row, tile.column, lane, is_marked)
+
+
+def stage_codes[element: Element, has_factors: Bool](a: Activations, staged: FactoredRows):
+    """Does so with codes of four or eight bits at multiples of `VECTOR_BYTES`."""
+    var tile = tile_here()
+    var warp, lane = divmod(Int(thread_idx.x), WARP_THREADS)
+    var row = tile.row * WARPS + warp
+    if row >= Int(staged.rows):
+        return
+
+    var first, row_chunks = tile.column * (PART // CHUNK), a.k // CHUNK
+    var scales_sums, block = has_float_scales(Int(a.format)), block_of(Int(a.format))
+    var is_marked = False
+    for chunk in range(first + lane, min(first + PART // CHUNK, row_chunks), WARP_THREADS):
+        comptime BYTES = element.bits * CHUNK // 8
+        var at = (row * row_chunks + chunk) * BYTES
+        var bytes = flat_of(a.values).load[width=BYTES, alignment=BYTES](Coord(at))
+        var words = bitcast[DType.uint32, BYTES // 4](bytes)
+        var scale, factor = UInt32(E8M0_BIAS), Float32(1)
+        if has_factors and scales_sums:
+            factor = flat_of(a.factors())[block.index(row, chunk * CHUNK, a.k)]
+        else:
+            var of_row = flat_of(a.scales.unsafe_offset(row * (a.k // BLOCK)))
+            scale = of_row[chunk // LANES_PER_BLOCK].cast[DType.uint32]()
+        is_marked |= codes.are_lost[element](words, scale)
+        comptime if has_factors:
+            is_marked |= is_extreme(factor)
+            if chunk % STAGE_CHUNKS == 0:
+                var stage = row * Int(staged.num_stages()) + chunk // STAGE_CHUNKS
+                flat_of(staged.factors)[stage] = factor
+        var place = row * staged.row_bytes + chunk * CHUNK * NUMBER_BYTES
+        flat_of(staged.numbers.unsafe_bitcast[UInt32]()).store[alignment=VECTOR_BYTES](
+            Coord(place // 4), codes.numbers_of[element, False](words, scale)
+        )
+    _mark(staged, row, tile.column, lane, is_marked)
+
+
+@always_inline
+def _mark(staged: FactoredRows, row: Int, part: Int, lane: Int, is_marked: Bool):
+    """Writes the mark of a row, in one part of K: all lanes of the warp call it."""
+    var any_is = any_lane(is_marked)
     if lane == 0:
-        flat_of(staged.row_marks)[row * Int(staged.row_parts) + tile.column] = UInt8(is_marked)
+        flat_of(staged.row_marks)[row * Int(staged.row_parts) + part] = UInt8(any_is)
 
 
 def launch(problem: Problem, staged: FactoredRows, mut queue: Some[Queue]) raises:
     """Launches the kernel."""
     var x, y, z = GridRows(ceildiv(problem.m, WARPS), Int(staged.row_parts)).grid()
     var grid = Grid(x, y, z, threads=WARPS * WARP_THREADS)
-    comptime for aligned in [False, True]:
-        comptime for scales_sums in [False, True]:
-            if is_left_aligned(problem.left) == aligned and has_factors(problem) == scales_sums:
-                queue.launch[stage_rows[aligned, scales_sums]](grid, Activations(problem), staged)
+    var left, is_aligned = problem.left, is_left_aligned(problem.left)
+    comptime for scales_sums in [False, True]:
+        if has_factors(problem) == scales_sums:
+            if left.kind == LeftKind.ENCODED and is_aligned and not has_e4m3_scales(left.format):
+                comptime for element in [Element.E2M1, Element.E4M3, Element.E5M2, Element.INT8]:
+                    if is_of[element](left.format):
+                        return queue.launch[stage_codes[element, scales_sums]](
+                            grid, Activations(problem), staged
+                        )
+            comptime for aligned in [False, True]:
+                if is_aligned == aligned:
+                    queue.launch[stage_rows[aligned, scales_sums]](
+                        grid, Activations(problem), staged
+                    )
+
+
+def is_of[element: Element](format: Int) -> Bool:
+    """Says whether codes of a format are such elements."""
+    var found = False
+    comptime for i in range(len(FORMATS)):
+        comptime if FORMATS[i].element == element:
+            found = found or format == i
+    return found

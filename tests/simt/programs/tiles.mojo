@@ -11,7 +11,7 @@ from mojo_kernels.numbers.elements import Element
 from mojo_kernels.simt.tiles.kernel import matmul_tile
 from mojo_kernels.simt.tiles.marked import compute_marked
 from mojo_kernels.simt.tiles.parts import add_parts
-from mojo_kernels.simt.tiles.rows import stage_rows
+from mojo_kernels.simt.tiles.rows import stage_codes, stage_rows
 from mojo_kernels.simt.host import ALL_FACTORS, ALL_TILES, NO_FACTORS
 
 
@@ -55,5 +55,6 @@ def main() raises:
             say_tiles[element, False, architecture](String(materialize[element]().name()))
         say_tiles[Element.E2M1, True, architecture]("nvfp4")
         say[stage_rows[False, True], architecture]("stage_rows")
+        say[stage_codes[Element.E4M3, True], architecture]("stage_codes")
         say[add_parts, architecture]("add_parts")
         say[compute_marked[PreshuffledCdna4], architecture]("compute_marked")
