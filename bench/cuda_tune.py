@@ -1,10 +1,12 @@
 """Measures every plan of Hopper's kernels over grids of shapes, on an NVIDIA GPU.
 
-    python -m bench.cuda_tune measure FILE.csv     on the device, four minutes: a line for each pair
+    python -m bench.cuda_tune measure FILE.csv     on the device, five minutes: a line for each pair
                                                    of formats, shape and plan
+    python -m bench.cuda_tune kept FILE.csv        on the device, a minute: lines of a file anew,
+                                                   cuBLAS's and those that only `KEPT` has
     python -m bench.cuda_tune table FILE.csv       anywhere: writes hopper/host/measured.mojo, says
                                                    how good its choices are
-    python -m bench.cuda_tune check FILE.csv       on the device, half a minute: shapes that costs
+    python -m bench.cuda_tune check FILE.csv       on the device, a minute: shapes that costs
                                                    were not fitted to, and how good the choice is
     python -m bench.cuda_tune nvfp4 FILE.csv       on the device, a minute: chosen plans for NVFP4
                                                    weights beside those for MXFP4, x kept
@@ -21,7 +23,7 @@ import csv
 import functools
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from statistics import geometric_mean
 from typing import NamedTuple
@@ -79,9 +81,12 @@ FEW_ROWS = tuple(
 )  # fmt: skip
 """Further ones of E4M3 under float scales."""
 UNSEEN: Grid = {
-    (1152, 6912): (3, 40, 300),
-    (3840, 2560): (10, 100, 1200),
-    (11008, 4096): (6, 56, 640),
+    (896, 4864): (60, 224, 900),
+    (1152, 6912): (3, 40, 160, 300),
+    (2304, 3456): (28, 112, 448, 1792),
+    (3840, 2560): (10, 100, 240, 1200),
+    (5376, 1792): (36, 144, 640),
+    (11008, 4096): (6, 56, 120, 640),
     (13824, 5120): (20, 160, 3000),
     (27648, 5120): (2, 30, 448),
 }
@@ -118,18 +123,21 @@ def plans_of_kept(shape: Shape) -> list[Plan]:
     return [plan for plan in plans(shape, KEPT) if plan.name not in known]
 
 
-def measure(path: Path, lines: Iterator[tuple]) -> None:
-    """Writes lines of times."""
+def measure(path: Path, lines: Iterator[tuple], others: Iterable[tuple] = ()) -> None:
+    """Writes lines of times, behind others."""
     import torch  # noqa: PLC0415  the table is made where there is none
 
     with path.open("w", newline="") as file, torch.inference_mode():
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("left", "right", "m", "n", "k", "plan", "us"))
+        writer.writerows(others)
         writer.writerows(lines)
 
 
-def lines_of_mxfp4(grid: Grid, log: Callable[[str], None] = print) -> Iterator[tuple]:
-    """Yields lines of all plans for MXFP4 weights, and of cuBLAS."""
+def lines_of_mxfp4(
+    grid: Grid, log: Callable[[str], None] = print, *, only_kept: bool = False
+) -> Iterator[tuple]:
+    """Yields lines of all plans for MXFP4 weights, or those of `plans_of_kept`, and of cuBLAS."""
     import torch  # noqa: PLC0415
 
     import mx_kernels as mx  # noqa: PLC0415
@@ -146,7 +154,8 @@ def lines_of_mxfp4(grid: Grid, log: Callable[[str], None] = print) -> Iterator[t
             out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
             us = median_us(lambda w, x=x, out=out: torch.mm(x, w.T, out=out), dense, work)
             yield *FLOATS, *shape, CUBLAS, round(us, 2)
-            for pair, of_pair in ((MXFP4, plans(shape)), (KEPT, plans_of_kept(shape))):
+            of_both = () if only_kept else plans(shape)
+            for pair, of_pair in ((MXFP4, of_both), (KEPT, plans_of_kept(shape))):
                 for plan in of_pair:
                     CUDA.plan = plan.name
                     us = median_us(
@@ -239,11 +248,11 @@ def fastest(times: dict[str, float]) -> str:
     return min(times, key=times.__getitem__)
 
 
-def check(times: Times) -> str:
-    """Returns how choices for MXFP4 compare with the fastest plans that were measured."""
+def check(times: Times, pair: Pair = MXFP4) -> str:
+    """Returns how choices for a pair compare with the fastest plans that were measured."""
     lines = [f"{'shape':>20} {'us':>8} {'least':>8} {'behind':>7}  chosen, fastest"]
     for shape, of_shape in times.items():
-        chosen, best = min(plans(shape), key=lambda plan: plan.us).name, fastest(of_shape)
+        chosen, best = min(plans(shape, pair), key=lambda plan: plan.us).name, fastest(of_shape)
         us, least = of_shape[chosen], of_shape[best]
         line = f"{'x'.join(map(str, shape)):>20} {us:>8} {least:>8} {us / least:>7.3f}"
         lines.append(f"{line}  {chosen}, {best}")
@@ -255,9 +264,14 @@ def main(action: str, path: Path) -> None:
     if action == "measure":
         grid = dict.fromkeys(WEIGHTS, ROWS)
         measure(path, (line for of in (lines_of_mxfp4(grid), lines_of_eight_bits()) for line in of))
+    elif action == "kept":
+        with path.open(newline="") as file:
+            rows = [row for row in csv.reader(file) if tuple(row[:2]) not in (FLOATS, KEPT)]
+        measure(path, lines_of_mxfp4(dict.fromkeys(WEIGHTS, ROWS), only_kept=True), rows[1:])
     elif action == "check":
         measure(path, lines_of_mxfp4(UNSEEN))
-        print(check(read(path)[MXFP4]))
+        for pair in (MXFP4, KEPT):
+            print(" x ".join(pair), check(read(path)[pair], pair), sep="\n")
     elif action == "nvfp4":
         measure(path, lines_of_nvfp4(dict.fromkeys(WEIGHTS, ROWS)))
         ratios = of_nvfp4(path)

@@ -5,7 +5,7 @@
 #   scripts/gpu_host.sh test FOLDER    there, in a copy of the repository: the claims on the device
 #   scripts/gpu_host.sh portable FOLDER    there: the same of products, by the portable kernels
 #   scripts/gpu_host.sh sanitize FOLDER    there, minutes: no access outside an operand (memcheck), none that races
-#   scripts/gpu_host.sh check FOLDER FILE    there, half a minute: how good Hopper's choice of plan is
+#   scripts/gpu_host.sh check FOLDER FILE    there, a minute: how good Hopper's choice of plan is
 #   scripts/gpu_host.sh nvfp4 FOLDER FILE    there, a minute: what NVFP4 weights take beside MXFP4
 #   scripts/gpu_host.sh bench FOLDER RESULTS COMMIT    there: tables, CSV and plot, to folder RESULTS
 #   scripts/gpu_host.sh rocm RESULTS    on an MI355X, with the package and torch for ROCm installed, an hour:
@@ -40,7 +40,7 @@ for mode in ("bf16", "mxfp4"):
     for plan, m in (("stream 8x32 splitK2", 5), ("stream 32x64", 20), ("rs_bf16 64x128 splitK2", 33),
                     ("rs_bf16 256x128", 300), ("rs_bf16 128x128 streamK", 300), ("portable", 100)):
         run(plan, m, "mxfp4", mode)
-for plan in ("ss_bf16 128x128 prepared",):
+for plan in ("ss_bf16 128x128 prepared", "rs_bf16 256x64 splitK2"):
     run(plan, 200, "mxfp4", "bf16", 576)
 for m in (40, 300, 2000):
     for right, mode in (("mxfp4", "mxfp4"), ("mxfp4", "mxfp8"), ("mxfp8", "mxfp8"), ("fp8", "fp8"), ("nvfp4", "nvfp4")):

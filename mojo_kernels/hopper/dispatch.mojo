@@ -46,6 +46,8 @@ def launch[
     comptime if takes_mxfp4_weights(LEFT, RIGHT, known.layout):
         if plan.kernel == Kernel.STREAM:
             return streaming.launch[OPERANDS.scale](problem, plan, queue)
+        if plan.maps_rows():
+            return rs_bf16.launch_mapped(problem, plan, queue)
         if plan.kernel == Kernel.RS_BF16:
             return rs_bf16.launch[OPERANDS.scale](problem, plan, queue)
         if plan.kernel.operand == OperandType.E5M2:

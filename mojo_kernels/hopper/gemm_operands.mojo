@@ -25,11 +25,12 @@ from std.memory import bitcast
 from ..launch.queue import DevicePointer, KernelStruct, device_pointer
 from ..launch.tensor_map import MappedRows
 from ..numbers.floats import F32_EXPONENT_BIAS, F32_MANTISSA_BITS
+from ..problem import Left, Problem
 from ..simt.arguments import Activations, Result, Weights
 from .host.gemm import Scaling
 from .host.workspace import ALL_ROWS
 from .layout import GRANULE_BITS
-from .shapes import LANE_BYTES, PARTS, ROW_BYTES
+from .shapes import LANE_BYTES, NUMBER_BYTES, PARTS, ROW_BYTES
 
 comptime GRANULE_WORDS = 2
 """Words of a granule that a lane has: one of each of its two rows."""
@@ -111,6 +112,12 @@ struct StagedRows(KernelStruct):
         if self.log_tile_rows == 0:
             return self.num_steps * UInt32(8 * ROW_BYTES)
         return UInt32(8 * ROW_BYTES)
+
+
+def kept_rows(problem: Problem, left: Left, box_rows: Int) -> MappedRows:
+    """Returns rows of A that are bfloat16 numbers where they are, in boxes of so many."""
+    var row_bytes, stride_bytes = NUMBER_BYTES * problem.k, NUMBER_BYTES * left.row_stride
+    return MappedRows(left.values, problem.m, row_bytes, stride_bytes, box_rows)
 
 
 trait Operands(DevicePassable, TrivialRegisterPassable):

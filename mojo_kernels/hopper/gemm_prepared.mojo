@@ -22,9 +22,10 @@ from ..launch.queue import Queue, device_pointer
 from ..launch.tensor_map import MappedRows
 from ..numbers.elements import Element
 from ..numbers.formats import FORMATS, NO_FORMAT, block_of
-from ..problem import Left, LeftKind, Problem
+from ..problem import LeftKind, Problem
 from ..simt.arguments import Activations
 from .stream_k import FixUp
+from .gemm_operands import kept_rows
 from .gemm_rs_fp8 import launch as launch_rs
 from .gemm_ss import launch as launch_ss
 from .host.gemm import MXFP4, Pair, Scaling, grid_of_rs_fp8, shareable
@@ -43,8 +44,8 @@ from .layout import NVFP4
 from .plan import MainLoop, OperandType, Plan
 from .shapes import (
     GROUPS,
-    NUMBER_BYTES,
     PLAIN_TILES,
+    PREPARED_ROWS,
     ROW_BYTES,
     RS_TILE_HEIGHTS,
     SsTile,
@@ -79,7 +80,7 @@ def launch_prepared[
                 comptime if operand == OperandType.E5M2 or (IS_E4M3 and tile_rows in TILE_HEIGHTS):
                     if plan.kernel.main_loop == MainLoop.RS:
                         return _launch[operand, bits, False, tile_rows](problem, cut, queue)
-                comptime if tile_rows in TILE_HEIGHTS:
+                comptime if tile_rows == PREPARED_ROWS or (IS_E4M3 and tile_rows in TILE_HEIGHTS):
                     return _launch[operand, bits, True, tile_rows](problem, cut, queue)
     raise Error(String("plan: no tile of these operands has ", plan.rows, " rows"))
 
@@ -122,7 +123,7 @@ def _launch[
         comptime shape = SsTile.largest(tile_rows)
         var left, right = rows.left.mapped(m, tile_rows), rows.right.mapped(n, shape.columns)
         comptime if Rows.IS_BF16:
-            left = _kept(problem, problem.left, tile_rows)
+            left = kept_rows(problem, problem.left, tile_rows)
         launch_ss[shape=shape](problem, rows, left, right, cut, queue)
     else:
         var grid = grid_of_rs_fp8(m, n, k, cut, bits)
@@ -139,26 +140,16 @@ def _element_of(format: Int) -> Element:
     return Element.E4M3 if format == NO_FORMAT else materialize[FORMATS]()[format].element
 
 
-def _kept(problem: Problem, left: Left, tile_rows: Int) -> MappedRows:
-    """Returns rows of A that are bfloat16 numbers where they are, in boxes of so many."""
-    var row_bytes, stride_bytes = NUMBER_BYTES * problem.k, NUMBER_BYTES * left.row_stride
-    return MappedRows(left.values, problem.m, row_bytes, stride_bytes, tile_rows)
-
-
 def launch_nvfp4(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     """Launches a product of activations that are kept, or of NVFP4, and NVFP4 weights."""
     if not Pair.of(problem).has_prepared(OperandType.BF16):
         raise Error("plan: bfloat16 is for bfloat16 activations that are kept")
-    comptime for tile_rows in TILE_HEIGHTS:
-        comptime for is_rounded in [False, True]:
-            if plan.rows == tile_rows and (problem.left.format == NVFP4.code()) == is_rounded:
-                return _launch_nvfp4[tile_rows, is_rounded](problem, plan, queue)
-    raise Error(String("plan: no tile of these operands has ", plan.rows, " rows"))
+    comptime for is_rounded in [False, True]:
+        if (problem.left.format == NVFP4.code()) == is_rounded:
+            _launch_nvfp4[is_rounded](problem, plan, queue)
 
 
-def _launch_nvfp4[
-    tile_rows: Int, is_rounded: Bool
-](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+def _launch_nvfp4[is_rounded: Bool](problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
     var m, n, k, left = problem.m, problem.n, problem.k, problem.left
     var space, places = workspace_of(m, n, k, plan), RoundedPlaces.of(m, n, k, plan)
     comptime if is_rounded:
@@ -170,10 +161,10 @@ def _launch_nvfp4[
     var b = TilesOfB.of(problem, ctas_of_tile(n, MAX_TILE_CTAS))
     var source = SourceRows[False].of(m, k, LANE_CHUNKS)
     launch_prepare(Activations(problem), b, rows, source, queue)
-    comptime shape = SsTile.largest(tile_rows)
+    comptime shape = SsTile.largest(PREPARED_ROWS)
     var right = rows.right.mapped(n, shape.columns)
     var cut = plan.within(Int(rows.right.num_steps))
-    launch_ss[shape=shape](problem, rows, _kept(problem, left, tile_rows), right, cut, queue)
+    launch_ss[shape=shape](problem, rows, kept_rows(problem, left, shape.rows), right, cut, queue)
 
 
 def launch_float_scaled(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:

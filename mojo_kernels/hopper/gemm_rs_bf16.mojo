@@ -12,6 +12,9 @@ A CTA computes 128 columns of C, or 64 hidden numbers of gates and ups, for the 
     split_k      one                             ranks of a cluster, parities    reduction over both
     grouped      those of a list                 as `persistent`, or by parities as these, or with a gate
 
+A tile of `split_k` may have 64 columns, and consumers twice the registers: one of four decodes half as
+much, and rows of A that are bfloat16 come from where they are, by a tensor map. Nothing is prepared.
+
 Weights are MXFP4, or NVFP4 under activations that are kept, or NVFP4 too: then sums meet tensor
 scales before the epilogue. Stages go on from one tile to the next: those of the next one fill
 during the epilogue. A is ready as bfloat16, and read again as it came in the fallback, for what
@@ -31,30 +34,32 @@ from std.utils import StaticTuple
 
 from ..launch.grid import Workspace
 from ..launch.queue import DevicePointer, Queue, device_pointer
+from ..launch.tensor_map import TensorMap
 from ..numbers.scales import Scale
 from ..problem import Problem
 from ..routing.slots import NO_EXPERT
 from ..simt.arguments import Activations, Result, Weights
 from ..simt.views import flat_of
-from .decode.bf16 import GatePairs, HalfTile, RowTensorScales, WeightReader, first_row_of
-from .gemm_operands import StagedRows
+from .decode.bf16 import GatePairs, HalfTile, OrderedHalfTile, RowTensorScales, WeightReader
+from .decode.bf16 import first_row_of
+from .gemm_operands import StagedRows, kept_rows
 from .epilogue.fallback import Fallback, compute_exactly
 from .epilogue.reduce import Cluster, Reduction, flag_of, store_zeros
 from .stream_k import FixUp
 from .target import Part, TileOfC
 from .epilogue.warp_rows import WARP_HIDDEN, room_of, store_hidden_rows, store_warp_rows
-from .host.gemm import grid_of_rs_bf16
+from .host.gemm import Pair, grid_of_rs_bf16
 from .host.moe import HIDDEN
 from .host.workspace import LANE_CHUNKS, PADDED, RoundedPlaces, bf16_bytes, flags_of_row
 from .host.workspace import is_shared, workspace_of
 from .instructions.shared_memory import load_word, shared_base
 from .instructions.warp import any_lane, keep_branch, keep_here, lane_here
 from .instructions.wgmma import Accumulator, limit_registers
-from .layout import BLOCK
+from .layout import BLOCK, TILE_ROWS
 from .mainloop.rs_bf16 import RsWarp
-from .pipeline.producers import copy_tiles
+from .pipeline.producers import copy_mapped_rows, copy_tiles
 from .pipeline.stages import RsRing
-from .plan import Plan
+from .plan import NARROW_COLUMNS, Plan
 from .prepare.bf16 import prepare_bf16, row_flags
 from .prepare.kept import RoundedNumbers
 from .prepare.kernel import TilesOfB, launch_prepare
@@ -62,11 +67,11 @@ from .prepare.source import SourceRows
 from .product import DenseProduct, Gating, RsProduct
 from .scheduler import Schedule, WorkTile
 from .shapes import (
+    BOX_ROWS,
     COLUMNS,
     FACTORED_ROWS,
     GROUPS,
     NUMBER_BYTES,
-    READERS,
     RS_TILE_HEIGHTS,
     RsConfig,
     STEP_BLOCKS,
@@ -108,6 +113,46 @@ def gemm_rs_bf16[
     """
     comptime of_grid = config.under(Scale.E8M0, False).shared_bytes()
     comptime assert config.shared_bytes() == of_grid, "grids are the same, whatever the scales"
+    multiply_tiles[config, Product](rows, 0, flags, a, w, c, order, cluster)
+
+
+@__llvm_metadata(
+    MAX_THREADS_PER_BLOCK_METADATA=StaticTuple[Int32, 1](Int32(config.threads())),
+    `nvvm.minctasm`=SIMDLength(1),
+)
+@__llvm_arg_metadata(rows, `nvvm.grid_constant`)
+def gemm_rs_bf16_mapped[
+    config: RsConfig, Product: RsProduct
+](
+    rows: TensorMap,
+    a: Activations,
+    w: Product.Matrices,
+    c: Product.Output,
+    order: Product.Order,
+    cluster: UInt32,
+):
+    """The same of rows of A that are kept, and mapped where they are."""
+    var nothing = device_pointer[DType.uint8](0)
+    var map = Int(Pointer(to=rows))
+    multiply_tiles[config, Product](
+        StagedRows(nothing, 0, 0, 0), map, nothing, a, w, c, order, cluster
+    )
+
+
+@always_inline
+def multiply_tiles[
+    config: RsConfig, Product: RsProduct
+](
+    rows: StagedRows,
+    map: Int,
+    flags: DevicePointer[DType.uint8],
+    a: Activations,
+    w: Product.Matrices,
+    c: Product.Output,
+    order: Product.Order,
+    cluster: UInt32,
+):
+    """Computes the tiles of this CTA, of rows in a workspace or by the address of their map."""
     var product = Product(w, c, UInt32(1) if config.is_persistent else cluster, order)
     # Kept, or the compiler finds out anew in every step where shared memory is.
     var base = keep_here(SIMD[DType.uint32, 1](shared_base()))[0]
@@ -129,9 +174,14 @@ def gemm_rs_bf16[
         if thread_idx.x % 32 == 0:
             # Barriers of empty stages begin a phase ahead: the first round waits for nobody.
             ring.parity = 1
-            copy_tiles[config.is_persistent](
-                ring, warp - CONSUMERS, product, scheduler, rows, UInt32(a.k)
-            )
+            var producer = warp - CONSUMERS
+            comptime if config.maps_rows():
+                comptime TILES = UInt32(config.columns // TILE_ROWS)
+                if producer == TILES:
+                    copy_mapped_rows(ring, map, scheduler.tile(scheduler.first()))
+                if producer >= TILES:
+                    return
+            copy_tiles[config.is_persistent](ring, producer, product, scheduler, rows, UInt32(a.k))
     else:
         limit_registers["inc", config.consumer_registers]()
         BF16Consumer[config, Product](flags, product, scheduler, a, warp).consume(ring)
@@ -254,11 +304,17 @@ struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassabl
         var num_steps, all_blocks = tile.num_steps(), UInt32(self.a.k) // UInt32(BLOCK)
         var num_blocks = all_blocks - min(tile.first_step * UInt32(STEP_BLOCKS), all_blocks)
         comptime if Self.config.k_splits > 1:
-            var mine, parity = ring, self.warp // UInt32(READERS)
-            var half = HalfTile(self.warp)
-            self.multiply(
-                RsWarp[Self.config](parity, num_steps, num_blocks, half, flag), tile, mine, sums
-            )
+            var mine, parity = ring, self.warp // UInt32(Self.config.readers())
+            comptime if Self.config.maps_rows():
+                var half = OrderedHalfTile.of(self.warp)
+                self.multiply(
+                    RsWarp[Self.config](parity, num_steps, num_blocks, half, flag), tile, mine, sums
+                )
+            else:
+                var half = HalfTile(self.warp)
+                self.multiply(
+                    RsWarp[Self.config](parity, num_steps, num_blocks, half, flag), tile, mine, sums
+                )
             comptime if Self.config.is_persistent:
                 ring.advance_by(num_steps)
         elif Self.IS_GATED:
@@ -334,7 +390,7 @@ struct BF16Consumer[config: RsConfig, Product: RsProduct](TrivialRegisterPassabl
     def columns(self, first: UInt32) -> Tuple[UInt32, UInt32]:
         """Returns the first column of C that a warp stores, and the one behind its last."""
         comptime if Self.config.k_splits > 1:
-            return (first, first + UInt32(HIDDEN if Self.IS_GATED else COLUMNS))
+            return (first, first + UInt32(HIDDEN if Self.IS_GATED else Self.config.columns))
         elif Self.IS_GATED:
             var column = first + self.warp * UInt32(WARP_HIDDEN)
             return (column, column + UInt32(WARP_HIDDEN))
@@ -394,6 +450,25 @@ def launch[
             comptime CONFIG = RsConfig.persistent(rows).under(scale, has_factors)
             return _launch[CONFIG, Schedule.STREAM_K](problem, plan, queue)
     raise Error(String("plan: got ", plan.rows, " rows of a tile, expected 64, 128 or 256"))
+
+
+def launch_mapped(problem: Problem, plan: Plan, mut queue: Some[Queue]) raises:
+    """Multiplies rows of A where they are: bfloat16 activations that are kept, MXFP4 weights."""
+    if Pair.of(problem) != Pair.KEPT:
+        raise Error("plan: tiles of 64 columns are for bfloat16 activations that are kept")
+    comptime for rows in RS_TILE_HEIGHTS:
+        comptime CONFIG = RsConfig.split_k(rows, NARROW_COLUMNS)
+        comptime Product = DenseProduct[rows, Schedule.CEILED_CLUSTERS, NARROW_COLUMNS]
+        if plan.rows == rows:
+            queue.launch[gemm_rs_bf16_mapped[CONFIG, Product]](
+                grid_of_rs_bf16(problem.m, problem.n, problem.k, plan),
+                queue.tensor_map(kept_rows(problem, problem.left, BOX_ROWS)),
+                Activations(problem),
+                Weights(problem),
+                Result(problem),
+                FixUp[rows].at(0, 0),
+                UInt32(plan.ranks),
+            )
 
 
 def _launch[

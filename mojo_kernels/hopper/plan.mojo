@@ -7,18 +7,20 @@
                                                                    64 x 64, 128
     rs_bf16    wgmma of bfloat16       decoded in registers        64, 128 x 128            splitK, streamK
                                                                    256 x 128                streamK
+    rs_bf16    the same, A is mapped   decoded in registers        64, 128, 256 x 64        splitK2, splitK4
     rs_e5m2    wgmma of FP8            decoded in registers        as of rs_bf16
     rs_e4m3    wgmma of FP8            decoded in registers        64, 128 x 128            splitK
-    ss_bf16    wgmma of bfloat16       prepared in the workspace   128 x 128, 64 x 256      splitK
-    ss_e5m2    wgmma of FP8            prepared in the workspace   128 x 128, 64 x 256
+    ss_bf16    wgmma of bfloat16       prepared in the workspace   128 x 128                splitK
+    ss_e5m2    wgmma of FP8            prepared in the workspace   128 x 128
     ss_e4m3    wgmma of FP8            prepared                    128 x 128, 64 x 256      splitK
     ss_e4m3    wgmma of FP8            as they lie                 128 x 128, 64 x 64, 128  splitK
     portable   the kernels of any GPU, which choose their tiles themselves
 
 Rows and columns are those of the tile of C of a CTA. RS main loops have weights in registers, SS main
 loops have both operands in shared memory. With splitK, the CTAs of a cluster split the K of a tile;
-with streamK, all CTAs have equal shares of the K of all tiles. The E5M2 of MXFP4 and the E4M3 of MXFP8
-are elements under a scale that many blocks share.
+with streamK, all CTAs have equal shares of the K of all tiles. Rows of A that are mapped are bfloat16,
+and copied from where they are by a tensor map: no kernel prepares them. The E5M2 of MXFP4 and the
+E4M3 of MXFP8 are elements under a scale that many blocks share.
 """
 
 from std.math import ceildiv
@@ -31,6 +33,8 @@ comptime SS_TILE_ELEMENTS = 128 * 128
 """Elements of C of a tile of an SS main loop."""
 comptime RS_COLUMNS = 128
 """Columns of C of a tile of an RS main loop."""
+comptime NARROW_COLUMNS = 64
+"""The same where rows of A are mapped: more tiles, each with half as much to decode."""
 comptime MULTIPROCESSORS = 132
 """Of an H100 or H200: CTAs that keep the device busy, one on each."""
 comptime MAX_RANKS = 8
@@ -184,7 +188,7 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
             String(
                 "plan: got '", text, "', expected 'portable' or KERNEL ROWSxCOLUMNS, then splitK2,"
                 " splitK4, splitK8 or streamK if K is split, and prepared if weights are, such as"
-                " 'stream 16x64 splitK4', 'rs_e5m2 128x128 streamK' or 'ss_bf16 64x256 prepared';"
+                " 'stream 16x64 splitK4', 'rs_e5m2 128x128 streamK' or 'ss_e4m3 64x256 prepared';"
                 " hopper/plan.mojo has those that exist"
             )
         )  # fmt: skip
@@ -244,11 +248,18 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
             if self.is_stream_k() or (self.kernel == Kernel.SS_E5M2 and self.ranks > 1):
                 return False
             if self.kernel != Kernel.SS_E4M3:
-                return self.rows in (64, 128) and self.columns * self.rows == SS_TILE_ELEMENTS
+                var is_few = self.rows == 64 and self.kernel == Kernel.SS_E4M3_PREPARED
+                var is_there = self.rows == 128 or is_few
+                return is_there and self.columns * self.rows == SS_TILE_ELEMENTS
             var is_there = self.rows == 64 and self.columns in (64, 128)
             is_there = is_there or self.rows == 128 and self.columns == 128
             return is_there and self.ranks <= self.most_ranks()
-        if self.columns != RS_COLUMNS or self.rows not in (64, 128, 256):
+        if self.rows not in (64, 128, 256):
+            return False
+        if self.maps_rows():
+            var is_never = self.is_stream_k() or self.ranks == MAX_RANKS
+            return self.columns == NARROW_COLUMNS and not is_never
+        if self.columns != RS_COLUMNS:
             return False
         if self.kernel == Kernel.RS_E4M3:
             return self.rows < 256 and not self.is_stream_k()
@@ -264,7 +275,12 @@ struct Plan(Equatable, TrivialRegisterPassable, Writable):
 
     def has_split_k_consumers(self) -> Bool:
         """Says whether consumers split K of bfloat16 stages, too: CTAs with a tile of few rows."""
-        return self.kernel == Kernel.RS_BF16 and self.rows < 256 and not self.is_stream_k()
+        var is_rs_bf16 = self.kernel == Kernel.RS_BF16 and not self.is_stream_k()
+        return is_rs_bf16 and (self.rows < 256 or self.maps_rows())
+
+    def maps_rows(self) -> Bool:
+        """Says whether rows of A are multiplied where they are: bfloat16 that is kept."""
+        return self.kernel == Kernel.RS_BF16 and self.columns < RS_COLUMNS
 
     def file(self) -> StaticString:
         """Returns where its kernel is, within the package."""

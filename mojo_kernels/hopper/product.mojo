@@ -138,13 +138,13 @@ trait RsProduct(KernelStruct):
 
 
 @fieldwise_init
-struct DenseProduct[rows: Int, schedule: Schedule](RsProduct):
-    """The product with one matrix, in tiles of so many rows of A."""
+struct DenseProduct[rows: Int, schedule: Schedule, columns: Int = COLUMNS](RsProduct):
+    """The product with one matrix, in tiles of so many rows of A and columns of C."""
 
     comptime ROWS = Self.rows
     comptime WIDTHS: List[Int] = [Self.rows]
     comptime GATING = Gating.NONE
-    comptime Scheduler = DenseScheduler[Self.rows, Self.schedule]
+    comptime Scheduler = DenseScheduler[Self.rows, Self.schedule, Self.columns]
     comptime Matrices = Weights
     comptime Output = Result
     comptime Order = FixUp[Self.rows]

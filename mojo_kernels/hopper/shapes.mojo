@@ -60,6 +60,8 @@ comptime BYTE_STEP_BLOCKS = ROW_BYTES // BLOCK
 """Blocks of K in a stage of bytes: a code becomes a byte."""
 comptime TILE_HEIGHTS: List[Int] = [64, 128]
 """Rows of C of a tile."""
+comptime PREPARED_ROWS = 128
+"""Rows of C of a tile whose weights are prepared as bfloat16 or E5M2."""
 comptime WIDE_ROWS = 256
 """Rows of the largest tile: two instructions have half of them each."""
 comptime RS_TILE_HEIGHTS: List[Int] = TILE_HEIGHTS + [WIDE_ROWS]
@@ -119,14 +121,18 @@ struct RsLayout(TrivialRegisterPassable):
     var max_count: Int
     var scale: Scale
     """The scales of weights."""
+    var tiles: Int
+    """Tiles of 32 weight rows."""
 
     @staticmethod
-    def bf16(rows: Int, last_bytes: Int = 0, scale: Scale = Scale.E8M0) -> Self:
+    def bf16(rows: Int, last_bytes: Int = 0, scale: Scale = Scale.E8M0, tiles: Int = TILES) -> Self:
         """Returns stages of bfloat16 rows.
 
-        The warps that produce say once that their weights come, the first one that the rows do.
+        The warps that produce say once that their weights come, one of them that the rows do.
         """
-        return Self(rows, STEP_BLOCKS, 4, 0, TILES + 1, STAGES_AT, last_bytes, MAX_STAGES, scale)
+        return Self(
+            rows, STEP_BLOCKS, 4, 0, tiles + 1, STAGES_AT, last_bytes, MAX_STAGES, scale, tiles
+        )
 
     @staticmethod
     def fp8(rows: Int, bits: Int, has_factors: Bool) -> Self:
@@ -145,6 +151,7 @@ struct RsLayout(TrivialRegisterPassable):
             0,
             MAX_DIRECT_STAGES,
             Scale.E8M0,
+            TILES,
         )
 
     def codes_at(self) -> Int:
@@ -153,11 +160,11 @@ struct RsLayout(TrivialRegisterPassable):
 
     def scales_at(self) -> Int:
         """Returns where the scales are in a stage."""
-        return self.codes_at() + TILES * self.blocks * self.bits // GRANULE_BITS * TILE_BYTES
+        return self.codes_at() + self.tiles * self.blocks * self.bits // GRANULE_BITS * TILE_BYTES
 
     def factors_at(self) -> Int:
         """Returns where the factors are in a stage."""
-        return self.scales_at() + TILES * self.blocks * block_scales(self.scale) * TILE_ROWS
+        return self.scales_at() + self.tiles * self.blocks * block_scales(self.scale) * TILE_ROWS
 
     def space(self) -> StageSpace:
         """Returns the stages that fit."""
@@ -176,12 +183,10 @@ comptime STAGES_AT = align_up(HEADER_BYTES + READERS * ROOM_ROWS * ROOM_STRIDE *
 """Where the stages begin."""
 comptime MAX_STAGES = 12
 """More stages help nothing. Guess."""
-comptime SUM_STRIDE = COLUMNS + 4
-"""Words from one row's partial sums to the next: more than 128, against bank conflicts."""
-
-
 comptime MANY_ROWS = 128
 """Rows of a listed tile from which on a warp has enough to do without splitting K."""
+comptime BOX_ROWS = 64
+"""Mapped rows copied at once. Whole tiles of 256 took 1.6 times as long where 192 were there."""
 comptime FACTORED_ROWS = 64
 """Rows of A whose sums meet factors before those of others: of more, ptxas spills sums."""
 comptime PASS_ROWS = 32
@@ -208,22 +213,29 @@ struct RsConfig(Equatable, TrivialRegisterPassable):
     """The scales of weights."""
     var has_factors: Bool
     """Whether sums meet factors of rows of A, too, under E4M3 scales."""
+    var columns: Int
+    """Columns of C of a tile."""
 
     @staticmethod
     def persistent(rows: Int) -> Self:
         """Returns that for many rows: a weight is decoded once for all of them, tile after tile."""
-        return Self(rows, 1, True, 1, 232, 40, Scale.E8M0, False)
+        return Self(rows, 1, True, 1, 232, 40, Scale.E8M0, False, COLUMNS)
 
     @staticmethod
-    def split_k(rows: Int) -> Self:
-        """Returns that for fewer: decoding takes the time, hence twice the consumers."""
-        return Self(rows, 2, False, 1, 112, 32, Scale.E8M0, False)
+    def split_k(rows: Int, columns: Int = COLUMNS) -> Self:
+        """Returns that for fewer: decoding takes the time, hence twice the consumers.
+
+        Of half of the columns there are as many as of `persistent`.
+        """
+        if columns < COLUMNS:
+            return Self(rows, 2, False, 1, 232, 40, Scale.E8M0, False, columns)
+        return Self(rows, 2, False, 1, 112, 32, Scale.E8M0, False, COLUMNS)
 
     @staticmethod
     def grouped(rows: Int) -> Self:
         """Returns that for tiles of a list."""
         return Self.persistent(rows) if rows >= MANY_ROWS else Self(
-            rows, 2, True, STEP_BLOCKS, 112, 32, Scale.E8M0, False
+            rows, 2, True, STEP_BLOCKS, 112, 32, Scale.E8M0, False, COLUMNS
         )
 
     def under(self, scale: Scale, has_factors: Bool) -> Self:
@@ -232,9 +244,17 @@ struct RsConfig(Equatable, TrivialRegisterPassable):
         found.scale, found.has_factors = scale, has_factors
         return found
 
+    def maps_rows(self) -> Bool:
+        """Says whether a tensor map has rows of A; else they are stages in a workspace."""
+        return self.columns < COLUMNS
+
+    def readers(self) -> Int:
+        """Returns the warps that read a stage, 16 weight rows each."""
+        return self.columns // WARP_ROWS
+
     def consumer_warps(self) -> Int:
-        """Returns the warps that multiply, 16 weight rows each."""
-        return READERS * self.k_splits
+        """Returns the warps that multiply."""
+        return self.readers() * self.k_splits
 
     def threads(self) -> Int:
         """Returns the threads of a CTA: consumers, then a warp group of producers."""
@@ -246,12 +266,14 @@ struct RsConfig(Equatable, TrivialRegisterPassable):
 
     def sums_bytes(self) -> Int:
         """Returns the bytes of partial sums, [step's parity, row, column]."""
-        return self.k_splits * self.pass_rows() * SUM_STRIDE * 4 if self.k_splits > 1 else 0
+        return (
+            self.k_splits * self.pass_rows() * (self.columns + QUAD) * 4 if self.k_splits > 1 else 0
+        )
 
     def layout(self) -> RsLayout:
         """Returns the stages; partial sums lie behind them, or after one tile in their place."""
         var behind = self.sums_bytes() if self.is_persistent else 0
-        return RsLayout.bf16(self.rows, behind, self.scale)
+        return RsLayout.bf16(self.rows, behind, self.scale, self.columns // TILE_ROWS)
 
     def sums_at(self) -> Int:
         """Returns where partial sums lie."""

@@ -17,8 +17,7 @@ PLANS = [
     "stream 16x128 splitK2", "stream 32x64 splitK8", "stream 32x256", "stream 64x64",
     "stream 64x128 splitK2", "rs_bf16 64x128", "rs_bf16 64x128 splitK4", "rs_bf16 128x128 splitK2",
     "rs_bf16 256x128", "rs_bf16 64x128 streamK", "rs_bf16 128x128 streamK",
-    "rs_bf16 256x128 streamK", "ss_bf16 128x128 prepared", "ss_bf16 64x256 prepared",
-    "ss_bf16 64x256 splitK2 prepared",
+    "rs_bf16 256x128 streamK", "ss_bf16 128x128 prepared", "ss_bf16 128x128 splitK2 prepared",
 ]  # fmt: skip
 """Every main loop, every height of its tiles, with and without a split of K."""
 SCALE_ROUNDINGS = 1

@@ -231,14 +231,31 @@ def test_activations_that_stay_bfloat16_have_no_bytes():
     assert decision.kernel == "hopper/gemm_rs_bf16.mojo"
 
 
-@pytest.mark.parametrize("shape", [(1, 512, 2880), (16, 4096, 4096), (200, 640, 4096),
-                                   (4096, 8192, 8192), (8192, 512, 2880)])  # fmt: skip
-def test_nvfp4_weights_get_the_plans_of_mxfp4_and_kept_activations(shape):
-    """Also where activations are NVFP4: the numbers that they become take memory, and factors."""
-    both, kept, expected = (
+def nvfp4_and_mxfp4(shape):
+    """Returns what explains NVFP4 on both sides, NVFP4 weights alone, and MXFP4 weights alone."""
+    return (
         mx.explain(*shape, device="cuda", activations=left, format=right)
         for left, right in (("nvfp4", "nvfp4"), ("bf16", "nvfp4"), ("bf16", "mxfp4"))
     )
+
+
+@pytest.mark.parametrize("shape", [(200, 640, 4096), (64, 4096, 4096), (500, 1536, 2048)])
+def test_tiles_of_64_columns_are_for_mxfp4_weights_and_kept_activations(shape):
+    """Others get the cheapest of the other plans, whatever is measured to be fastest."""
+    both, kept, of_mxfp4 = nvfp4_and_mxfp4(shape)
+    assert of_mxfp4.kernel == "hopper/gemm_rs_bf16.mojo" and of_mxfp4.tile[1] == 64
+    mapped = re.compile(r"rs_bf16 \d+x64\b")
+    others = [p for p in cuda_tune.plans(shape, cuda_tune.KEPT) if not mapped.match(p.name)]
+    cheapest = min(others, key=lambda plan: plan.us).name
+    assert both.cut == kept.cut == cheapest
+    assert mx.explain(*shape, device="cuda", activations="mxfp4").tile[1] == 128
+
+
+@pytest.mark.parametrize("shape", [(1, 512, 2880), (16, 4096, 4096), (300, 11008, 4096),
+                                   (4096, 8192, 8192), (8192, 512, 2880)])  # fmt: skip
+def test_nvfp4_weights_get_the_plans_of_mxfp4_and_kept_activations(shape):
+    """Also where activations are NVFP4: the numbers that they become take memory, and factors."""
+    both, kept, expected = nvfp4_and_mxfp4(shape)
     for found in (both, kept):
         assert (found.kernel, found.cut, found.reason, found.grid) == (
             expected.kernel, expected.cut, expected.reason, expected.grid,
@@ -362,8 +379,10 @@ def test_kernels_for_few_rows_want_no_workspace_and_others_do():
             assert decision.workspace_bytes == 0
         else:
             assert m > 16
-            # Numbers of bfloat16, for a result of float32 if not for this one.
-            is_few = "streaming" in mx.explain(m, n, k, device="cuda", activations="bf16").kernel
+            # Numbers of bfloat16, for a result of float32 if not for this one. It has the plans
+            # of NVFP4 weights: others are for bfloat16 activations.
+            other = mx.explain(m, n, k, device="cuda", activations="bf16", format="nvfp4")
+            is_few = "streaming" in other.kernel
             assert decision.workspace_bytes > (1 if is_few else 2) * m * k
     assert "streaming" in mx.explain(32, 4096, 512, device="cuda", activations="mxfp4").kernel
 

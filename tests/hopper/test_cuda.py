@@ -188,15 +188,14 @@ def test_plans_with_even_shares_of_numbers_give_the_product(shape, tokens, plan)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])
-@pytest.mark.parametrize("tokens", [64, 128])
 @pytest.mark.parametrize(
     "shape", [(33, 100, 96), (300, 257, 1056), (2600, 2300, 544), (4200, 4300, 96)], ids=str
 )
 @pytest.mark.parametrize("format", ["mxfp4", "mxfp6", "mxfp6_e3m2"])
-def test_plans_with_numbers_in_the_workspace_give_the_product(format, shape, tokens, ranks, plan):
+def test_plans_with_numbers_in_the_workspace_give_the_product(format, shape, ranks, plan):
     m, n, k = shape
     problem = Problem(m, n, k if format == "mxfp4" else k + k % 64, format=format)
-    plan(f"ss_bf16 {tokens}x{128 * 128 // tokens}{split(ranks)} prepared")
+    plan(f"ss_bf16 128x128{split(ranks)} prepared")
     problem.check("bf16")
     # Rows of a wider matrix.
     problem.x = torch.nn.functional.pad(problem.x, (8, 24))[:, 8:-24]
@@ -206,10 +205,30 @@ def test_plans_with_numbers_in_the_workspace_give_the_product(format, shape, tok
             problem.check("mxfp4")
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("rows", [64, 128, 256])
+@pytest.mark.parametrize(
+    "shape", [(33, 100, 96), (300, 257, 1056), (450, 2300, 544), (200, 4300, 96)], ids=str
+)
+def test_plans_with_mapped_rows_give_the_product(shape, rows, ranks, plan):
+    problem = Problem(*shape)
+    plan(f"rs_bf16 {rows}x64{split(ranks)}")
+    problem.check("bf16")
+    w = problem.weights(SHUFFLED)
+    first, *others = (mx.linear(problem.x, w, activations="bf16") for _ in range(20))
+    assert all(torch.equal(first, other) for other in others)
+    # Rows of a wider matrix.
+    problem.x = torch.nn.functional.pad(problem.x, (8, 24))[:, 8:-24]
+    problem.check("bf16")
+    with pytest.raises(Exception, match="bfloat16 activations that are kept"):
+        problem.check("mxfp4")
+
+
 @pytest.mark.parametrize(
     "text, format",
     [("ss_bf16 128x128 prepared", "mxfp4"), ("rs_bf16 128x128 streamK", "mxfp4"),
-     ("ss_bf16 128x128 prepared", "mxfp6"), ("ss_bf16 64x256 prepared", "mxfp6_e3m2")],
+     ("rs_bf16 64x64", "mxfp4"), ("rs_bf16 128x64 splitK2", "mxfp4"),
+     ("ss_bf16 128x128 prepared", "mxfp6"), ("ss_bf16 128x128 prepared", "mxfp6_e3m2")],
 )  # fmt: skip
 @pytest.mark.parametrize("scale", [0, 1, 60, 190, 253, 254, 255])
 def test_weights_that_no_bfloat16_number_is_are_multiplied_exactly(scale, text, format, plan):

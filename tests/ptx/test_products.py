@@ -224,13 +224,13 @@ def test_small_blocks_beside_large_ones_are_within_the_bound_of_a_common_scale(p
     "plan, m, k, scale, format",
     [
         ("ss_bf16 128x128 prepared", 130, 416, 130, "mxfp4"),
-        ("ss_bf16 64x256 splitK2 prepared", 130, 96, 130, "mxfp4"),
+        ("ss_bf16 128x128 splitK2 prepared", 130, 96, 130, "mxfp4"),
         ("ss_bf16 128x128 splitK4 prepared", 130, 288, 130, "mxfp4"),
         ("ss_bf16 128x128 prepared", 20, 416, 253, "mxfp4"),
-        ("ss_bf16 64x256 splitK2 prepared", 70, 96, 253, "mxfp4"),
+        ("ss_bf16 128x128 splitK2 prepared", 70, 96, 253, "mxfp4"),
         ("ss_bf16 128x128 splitK4 prepared", 20, 288, 253, "mxfp4"),
         ("", 130, 448, 130, "mxfp6"),
-        ("ss_bf16 64x256 splitK2 prepared", 70, 192, 253, "mxfp6"),
+        ("ss_bf16 128x128 splitK2 prepared", 70, 192, 253, "mxfp6"),
         ("ss_bf16 128x128 splitK4 prepared", 20, 320, 253, "mxfp6_e3m2"),
     ],
 )
@@ -264,6 +264,43 @@ def test_activations_at_an_odd_address_are_multiplied_without_a_workspace(activa
     oracle.assert_matmul(values_of(got), left, numbers_of(w), "bfloat16", scale_roundings=roundings)
 
 
+MAPPED = [
+    ("rs_bf16 64x64", 70, 416, 130), ("rs_bf16 64x64 splitK4", 20, 544, 130),
+    ("rs_bf16 128x64", 130, 416, 130), ("rs_bf16 128x64 splitK2", 20, 288, 253),
+    ("rs_bf16 128x64 splitK4", 20, 96, 130), ("rs_bf16 256x64", 260, 160, 130),
+    ("rs_bf16 256x64 splitK2", 70, 288, 130), ("rs_bf16 256x64 splitK4", 20, 544, 253),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("plan, m, k, scale", MAPPED)
+def test_rows_that_are_mapped_meet_weights_in_their_order(plan, m, k, scale):
+    """Nothing is prepared. K ends within a stage, and rows and columns within a tile."""
+    x, w = torch.randn(m, k).bfloat16(), coded(200, k, "mxfp4", 2)
+    x = torch.nn.functional.pad(x, (8, 24))[:, 8 : k + 8]
+    x[:, 32:64] *= 2.0**-120
+    w.scales[33, 1] = scale
+    bias = torch.randn(200).bfloat16()
+    recorded = calls.multiply(
+        x, w.preshuffle(device="cuda"), plan=plan, activations="bf16", bias=bias
+    )
+    assert len(recorded.launches) == 1
+    got = values_of(device.run(recorded, m))
+    oracle.assert_matmul(got, values_of(x), numbers_of(w), "bfloat16", values_of(bias))
+
+
+@pytest.mark.parametrize("plan", ["rs_bf16 64x64", "rs_bf16 256x64"])
+def test_every_code_is_exact_beside_rows_that_are_mapped(plan):
+    """Every code at every place of a stage, no two places alike, under all scales."""
+    rows, places = np.arange(256)[:, None], np.arange(64)
+    codes = ((rows * (2 * places + 1) + places // 8) % 16).astype(np.uint8)
+    blocks = torch.arange(256, dtype=torch.uint8)[:, None].repeat(1, 2)
+    w = mx.MXTensor(torch.from_numpy(oracle.pack(codes, 4)), blocks, format="mxfp4")
+    got = multiplied(torch.eye(64).bfloat16(), w, plan, activations="bf16", out_dtype=torch.float32)
+    with np.errstate(over="ignore"):
+        expected = np.float64(np.float32(numbers_of(w)))
+    assert np.array_equal(values_of(got[0]).T + 0.0, expected + 0.0, equal_nan=True)
+
+
 FEW_BLOCKS = [(33, 256, 288, ""), (65, 256, 640, ""), (70, 256, 1056, "")]
 """Shapes of which a plan for few rows once had more groups in a cluster than shares of K."""
 FEW_BLOCKS += [
@@ -292,8 +329,9 @@ def test_groups_of_a_cluster_read_what_there_is_of_few_blocks(m, n, k, plan, act
     [
         "stream 8x32 splitK0", "stream 8x32 splitK3", "stream 8x32 splitK16", "stream 64x32",
         "rs_e5m2 64x128 splitK6", "rs_bf16 256x128 splitK2", "rs_e4m3 64x128 streamK",
-        "rs_e5m2 32x128", "ss_bf16 64x256", "ss_e5m2 64x128 prepared", "stream", "tiles 64x64",
-        "portable 64x64", "1048576", " portable",
+        "rs_e5m2 32x128", "ss_bf16 64x256 prepared", "rs_bf16 32x64", "rs_bf16 128x32",
+        "rs_bf16 128x64 streamK", "rs_bf16 128x64 splitK8", "rs_e5m2 128x64", "stream",
+        "ss_e5m2 64x128 prepared", "tiles 64x64", "portable 64x64", "1048576", " portable",
     ],
 )  # fmt: skip
 def test_a_text_that_is_no_plan_is_refused(plan):
@@ -310,9 +348,10 @@ def test_every_plan_that_was_measured_is_one():
     assert all(keep(plan) for plan in plans - {cuda_tune.CUBLAS})
 
 
-def test_plans_for_kept_activations_refuse_others():
+@pytest.mark.parametrize("plan", ["ss_bf16 128x128 prepared", "rs_bf16 128x64"])
+def test_plans_for_kept_activations_refuse_others(plan):
     with pytest.raises(Exception, match="bfloat16 activations that are kept"):
-        multiplied(coded(70, 96, "mxfp4", 1), coded(40, 96, "mxfp4", 2), "ss_bf16 128x128 prepared")
+        multiplied(coded(70, 96, "mxfp4", 1), coded(40, 96, "mxfp4", 2), plan)
 
 
 FEW_ROWS = [

@@ -30,7 +30,7 @@ from ..instructions.shared_memory import load_pair, load_word, store_word
 from ..accumulator import PAIR, place_of
 from ..instructions.warp import any_lane, keep_branch, keep_here, load_constant
 from ..instructions.wgmma import Accumulator
-from ..layout import BLOCK, K_LANES, TILE_ROWS, block_scales, tile_scale_bytes
+from ..layout import BLOCK, K_LANES, TILE_BYTES, TILE_ROWS, block_scales, tile_scale_bytes
 from ..codec import (
     E4M3_HALVINGS,
     Rows,
@@ -42,8 +42,18 @@ from ..codec import (
     unusual_bits,
 )
 from ..pipeline.stages import RsStage
+from ..plan import NARROW_COLUMNS
 from ..product import StageTiles
-from ..shapes import HALVES, OCTET, RsLayout, STEP_BLOCKS, TILES, WARP_ROWS, WORD_BYTES
+from ..shapes import (
+    HALVES,
+    LANE_BYTES,
+    OCTET,
+    RsLayout,
+    STEP_BLOCKS,
+    TILES,
+    WARP_ROWS,
+    WORD_BYTES,
+)
 
 comptime ROWS = 2
 """Rows of a lane."""
@@ -52,15 +62,15 @@ comptime LANES = 32
 
 
 @always_inline
-def half_of(warp: UInt32) -> UInt32:
-    """Returns which half of its tile a consumer warp multiplies."""
-    return warp // UInt32(TILES) % UInt32(HALVES)
+def half_of[tiles: Int = TILES](warp: UInt32) -> UInt32:
+    """Returns which half of its tile a consumer warp multiplies, of a CTA's so many tiles."""
+    return warp // UInt32(tiles) % UInt32(HALVES)
 
 
 @always_inline
-def first_row_of(warp: UInt32) -> UInt32:
+def first_row_of[tiles: Int = TILES](warp: UInt32) -> UInt32:
     """Returns the first weight row of a consumer warp, of those of its CTA."""
-    return warp % UInt32(TILES) * UInt32(TILE_ROWS) + half_of(warp) * UInt32(WARP_ROWS)
+    return warp % UInt32(tiles) * UInt32(TILE_ROWS) + half_of[tiles](warp) * UInt32(WARP_ROWS)
 
 
 @always_inline
@@ -116,6 +126,99 @@ struct HalfTile(WeightReader):
     @always_inline
     def place[row: Int](self) -> Tuple[UInt32, UInt32]:
         return (self.warp % UInt32(TILES), UInt32(ROWS) * half_of(self.warp) + UInt32(row))
+
+
+comptime CHUNK_ORDER = 0x3120
+"""Chunks of a block in the order of bytes from which `pairs_of_bytes` makes a word, one a nibble."""
+
+
+@fieldwise_init
+struct OrderedHalfTile(WeightReader):
+    """Reads the rows of `first_row_of` for rows of A whose elements lie in their order.
+
+    Of each chunk of eight elements of A, a lane's fragment has two neighbours: so of the words of all
+    four lanes of a weight row a byte each, which is the lane's number among them.
+
+        lane                0        1        2        3
+        elements of A    0, 1     2, 3     4, 5     6, 7    of every chunk
+
+    All lanes of a row read the same word at once, those of another row one of another lane, so that
+    eight rows meet in no bank.
+    """
+
+    comptime HAS_TWO_TILES = False
+    comptime TILES = NARROW_COLUMNS // TILE_ROWS
+    """Of a CTA."""
+
+    var warp: UInt32
+    var places: SIMD[DType.uint32, K_LANES]
+    """Where both rows' words are in a block of the first stage, in the order of loads."""
+    var of_words: UInt32
+    """Picks the lane's byte of two words."""
+    var of_bytes: UInt32
+    """Picks the bytes of two pairs of words in `CHUNK_ORDER`, whatever the order of loads."""
+
+    @staticmethod
+    @always_inline
+    def of(warp: UInt32) -> Self:
+        """Returns those of this lane of a warp, kept."""
+        var row, byte = divmod(UInt32(thread_idx.x) % 32, UInt32(K_LANES))
+        var tile, turn = warp % UInt32(Self.TILES), row // 2
+        var first = tile * UInt32(STEP_BLOCKS * TILE_BYTES)
+        first += half_of[Self.TILES](warp) * UInt32(ROWS * WORD_BYTES)
+        var places = SIMD[DType.uint32, K_LANES]()
+        var of_bytes = UInt32(0)
+        comptime for i in range(K_LANES):
+            var lane = row * UInt32(K_LANES) + (UInt32(i) + turn) % UInt32(K_LANES)
+            places[i] = first + lane * UInt32(LANE_BYTES)
+            comptime CHUNK = UInt32((CHUNK_ORDER >> (4 * i)) % 16)
+            var load = (CHUNK - turn) % UInt32(K_LANES)
+            of_bytes |= (load + load // 2 * 2) << UInt32(4 * i)
+        var of_words = byte | (byte + UInt32(WORD_BYTES)) << 4
+        return Self(
+            warp,
+            keep_here(places),
+            keep_here(SIMD[DType.uint32, 1](of_words))[0],
+            keep_here(SIMD[DType.uint32, 1](of_bytes))[0],
+        )
+
+    @always_inline
+    def load[
+        layout: RsLayout, //
+    ](self, stage: RsStage[layout], num_blocks: UInt32) -> StageWeights[layout.scale]:
+        comptime assert layout.scale == Scale.E8M0, "all of a block's codes have one scale"
+        var loaded = StageWeights[layout.scale](0, 0)
+        comptime for block in range(STEP_BLOCKS):
+            var pairs = Array[SIMD[DType.uint32, ROWS], K_LANES](uninitialized=True)
+            comptime for i in range(K_LANES):
+                var at = stage.codes().base + self.places[i] + UInt32(TILE_BYTES * block)
+                pairs[i] = load_pair(at)
+            comptime for row in range(ROWS):
+                var bytes = pick_bytes(
+                    pick_bytes(pairs[0][row], pairs[1][row], self.of_words),
+                    pick_bytes(pairs[2][row], pairs[3][row], self.of_words),
+                    self.of_bytes,
+                )
+                loaded.words[ROWS * block + row] = pairs_of_bytes(bytes)
+            var scales = load_scales(stage, self.warp % UInt32(Self.TILES), block)
+            var half = half_of[Self.TILES](self.warp)
+            loaded.scales[block] = join_bytes(scales, 0x4140 + 0x0202 * half)
+        return loaded.without_end(num_blocks)
+
+    @always_inline
+    def place[row: Int](self) -> Tuple[UInt32, UInt32]:
+        var half = half_of[Self.TILES](self.warp)
+        return (self.warp % UInt32(Self.TILES), UInt32(ROWS) * half + UInt32(row))
+
+
+@always_inline
+def pairs_of_bytes(bytes: UInt32) -> UInt32:
+    """Returns a word whose codes of each byte are four apart; bytes come in `CHUNK_ORDER`.
+
+    Codes 1 and 4 are exchanged, and 3 and 6.
+    """
+    var differences = (bytes ^ (bytes >> 12)) & 0xF0F0
+    return bytes ^ differences ^ (differences << 12)
 
 
 @fieldwise_init

@@ -51,11 +51,11 @@ from ..instructions.shared_memory import (
 )
 from ..instructions.warp import any_lane, keep_branch, lane_here
 from ..instructions.wgmma import Accumulator, store_sums
-from ..layout import K_LANES
+from ..layout import K_LANES, TILE_ROWS
 from ..instructions.named_barriers import wait_for_consumers
 from ..plan import MAX_RANKS, log_of_ranks
 from ..scheduler import WorkTile
-from ..shapes import COLUMNS, CONSUMER_WARPS, HEADER_BYTES, OCTET, QUAD, READERS, RsConfig
+from ..shapes import COLUMNS, CONSUMER_WARPS, HEADER_BYTES, OCTET, QUAD, RsConfig
 from ..target import TileOfC, store_hidden
 
 comptime FLAGS_AT = 512
@@ -118,7 +118,9 @@ struct Reduction[config: RsConfig, is_gated: Bool](TrivialRegisterPassable):
 
     comptime PASS = Self.config.pass_rows()
     comptime WARPS = Self.config.consumer_warps()
-    comptime PassSums = Region[Self.PASS]
+    comptime PassSums = Region[Self.PASS, Self.config.columns]
+    comptime ROW_LANES = Self.config.columns // QUAD
+    """Lanes that store a row: those of a warp may store some."""
 
     @always_inline
     def sums(self, parity: UInt32) -> Self.PassSums:
@@ -133,8 +135,9 @@ struct Reduction[config: RsConfig, is_gated: Bool](TrivialRegisterPassable):
         """Adds up and stores a tile, and says whether weights were too large for bfloat16."""
         var lane = lane_here()
         var row_lane, pair = divmod(lane, UInt32(K_LANES))
-        var parity = warp // UInt32(READERS)
-        var mine = self.sums(parity).at(Coord(2 * pair, first_row_of(warp) + row_lane))
+        var parity = warp // UInt32(Self.config.readers())
+        var row = first_row_of[Self.config.columns // TILE_ROWS](warp) + row_lane
+        var mine = self.sums(parity).at(Coord(2 * pair, row))
         var overflow = False
         comptime for first in range(0, rows, Self.PASS):
             # All warps have stored what was here before, and have multiplied all stages.
@@ -174,11 +177,16 @@ struct Reduction[config: RsConfig, is_gated: Bool](TrivialRegisterPassable):
     def store_pass[ranks: Int](self, warp: UInt32, first: UInt32, to: TileOfC):
         """Adds up and stores this warp's rows of a pass, a share of those of its rank."""
         var lane = UInt32(thread_idx.x) % 32
-        var quad = lane * UInt32(QUAD)
+        comptime AT_ONCE = 32 // Self.ROW_LANES
+        var of_warp, in_row = divmod(lane, UInt32(Self.ROW_LANES))
+        var quad = in_row * UInt32(QUAD)
         var first_row = to.first_row + first
         var rows = to.result.rows
         var end = min(UInt32(Self.PASS), rows - min(first_row, rows))
-        for row in range(self.cluster.rank + UInt32(ranks) * warp, end, UInt32(ranks * Self.WARPS)):
+        var of_rank = warp * UInt32(AT_ONCE) + of_warp
+        for row in range(
+            self.cluster.rank + UInt32(ranks) * of_rank, end, UInt32(ranks * Self.WARPS * AT_ONCE)
+        ):
             var at = SIMD[DType.uint32, Self.config.k_splits]()
             comptime for parity in range(Self.config.k_splits):
                 at[parity] = self.sums(UInt32(parity)).at(Coord(row, quad))

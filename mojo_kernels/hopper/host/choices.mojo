@@ -84,7 +84,8 @@ def choose(m: Int, n: Int, k: Int, given: Pair) -> Choice:
         for known in global_constant[EXCEPTIONS]():
             if m == known.m and n == known.n and k == known.k:
                 var plan = _known(known.mxfp4 if pair == Pair.MXFP4 else known.kept)
-                if given.has(plan.kernel) and (pair == Pair.KEPT or plan.kernel != Kernel.SS_BF16):
+                var is_for_kept = plan.kernel == Kernel.SS_BF16 or plan.maps_rows()
+                if given.has(plan) and (pair == Pair.KEPT or not is_for_kept):
                     return Choice(plan, 0, True)
     return _cheapest(m, n, k, given)
 
@@ -105,7 +106,7 @@ def _cheapest(m: Int, n: Int, k: Int, pair: Pair) -> Choice:
 def _is_for(family: Family, m: Int, pair: Pair) -> Bool:
     """Says whether plans of a family are for so many rows of a product."""
     var is_few = pair == Pair.SIXES and m < MIN_SIXES_ROWS
-    return family.has(m, pair.planned()) and pair.has(family.plan.kernel) and not is_few
+    return family.has(m, pair.planned()) and pair.has(family.plan) and not is_few
 
 
 def _known(text: StaticString) -> Plan:
@@ -149,7 +150,7 @@ def plan_of(problem: Problem, forced: Optional[Plan]) -> Plan:
 def _plan_of(m: Int, n: Int, k: Int, pair: Pair, forced: Optional[Plan]) -> Plan:
     if pair == Pair.NONE or _is_portable(forced):
         return Plan.PORTABLE
-    if forced and pair.has(forced.value().kernel):
+    if forced and pair.has(forced.value()):
         return forced.value()
     return choose(m, n, k, pair).plan
 

@@ -43,7 +43,8 @@ from std.builtin.globals import global_constant
 from std.math import ceil, ceildiv
 
 from ..layout import BLOCK
-from ..plan import Kernel, MAX_RANKS, MULTIPROCESSORS, MainLoop, OperandType, Plan
+from ..plan import Kernel, MAX_RANKS, MULTIPROCESSORS, MainLoop, NARROW_COLUMNS, OperandType, Plan
+from ..plan import Scheduler
 from ..shapes import (
     BYTE_STEP_BLOCKS as FP8_STEP_BLOCKS,
     SHORT,
@@ -91,6 +92,10 @@ comptime MOST_STREAM_K_256 = 1536
 """Up to so many rows, it has tiles of 256: neighbours have other weights, which then come twice."""
 comptime MOST_RS_E5M2 = 1536
 """Up to so many rows, weights may become bytes in registers, again for each tile of rows."""
+comptime MOST_MAPPED = 2048
+"""Up to so many rows, tiles have half of the columns, and rows of A are mapped."""
+comptime MAX_BF16_RANKS = 4
+"""The most ranks of `rs_bf16`, but of tiles of 64 x 128: eight were never the fastest."""
 comptime MAX_PREPARED_RANKS = 2
 """The most ranks where E4M3 weights are prepared: more would be for few rows."""
 
@@ -123,8 +128,10 @@ struct Family(TrivialRegisterPassable):
             most = MAX_PREPARED_RANKS if kernel.is_prepared else self.plan.most_ranks()
         elif kernel.main_loop == MainLoop.SS or self.plan.is_stream_k():
             return 1
-        elif self.plan.rows == WIDE_ROWS:
+        elif self.plan.rows == WIDE_ROWS and not self.plan.maps_rows():
             return 1
+        elif kernel == Kernel.RS_BF16 and (self.plan.maps_rows() or self.plan.rows > 64):
+            most = MAX_BF16_RANKS
         elif kernel != Kernel.STREAM and m > MANY_ROWS:
             most = self.plan.rows // 32
         var num_steps = ceildiv(ceildiv(k, BLOCK), _step_blocks(kernel))
@@ -143,6 +150,11 @@ def _rs(operand: OperandType, tile_rows: Int, first_m: Int, last_m: Int = ANY_RO
 def _stream_k(operand: OperandType, tile_rows: Int, first_m: Int, last_m: Int = ANY_ROWS) -> Family:
     var pair = Pair.MXFP4 if operand == E5M2 else Pair.MXFP4_WEIGHTS
     return Family(Plan.stream_k(operand, tile_rows), pair, first_m, last_m)
+
+
+def _mapped(tile_rows: Int, first_m: Int, last_m: Int = MOST_MAPPED) -> Family:
+    var plan = Plan(Kernel.RS_BF16, tile_rows, NARROW_COLUMNS, 1, Scheduler.TILES)
+    return Family(plan, Pair.KEPT, first_m, last_m)
 
 
 def _any_rows(plan: Plan, pair: Pair, first_m: Int = 1) -> Family:
@@ -192,6 +204,9 @@ comptime FAMILIES = [
     _any_rows(Plan.ss(Kernel.SS_E4M3_PREPARED, 128, 128), Pair.MXFP8_MXFP4),
     _any_rows(Plan.rs(E4M3, 64), Pair.MXFP8_MXFP4),
     _any_rows(Plan.rs(E4M3, 128), Pair.MXFP8_MXFP4),
+    _mapped(64, 17, 256),
+    _mapped(128, 33),
+    _mapped(256, 129),
 ]
 """All plans, in the order of `COSTS`."""
 

@@ -101,20 +101,22 @@ struct Pair(Equatable, TrivialRegisterPassable):
     comptime MXFP4 = Self(1)
     """Both sides; the result has two bytes."""
     comptime KEPT = Self(2)
-    """Activations of bfloat16, which are kept; weights of MXFP4 or NVFP4."""
-    comptime NVFP4 = Self(3)
+    """Activations of bfloat16, which are kept; weights of MXFP4."""
+    comptime KEPT_NVFP4 = Self(3)
+    """The same, weights of NVFP4."""
+    comptime NVFP4 = Self(4)
     """Both sides: activations become bfloat16 numbers, with the plans of those that are kept."""
-    comptime SIXES = Self(4)
+    comptime SIXES = Self(5)
     """Activations of bfloat16, which are kept; weights of MXFP6."""
-    comptime ROWS = Self(5)
+    comptime ROWS = Self(6)
     """E4M3 with a float scale for a row, on both sides; results of all below have two bytes."""
-    comptime BLOCKS = Self(6)
+    comptime BLOCKS = Self(7)
     """E4M3 with more float scales than that."""
-    comptime MXFP8 = Self(7)
+    comptime MXFP8 = Self(8)
     """Both sides."""
-    comptime MXFP8_MXFP4 = Self(8)
+    comptime MXFP8_MXFP4 = Self(9)
     """Activations of MXFP8 or MXFP6, weights of MXFP4."""
-    comptime MXFP8_MXFP6 = Self(9)
+    comptime MXFP8_MXFP6 = Self(10)
     """Activations of MXFP8 or of the weights' format, weights of MXFP6."""
 
     @staticmethod
@@ -130,7 +132,7 @@ struct Pair(Equatable, TrivialRegisterPassable):
                 return Self.KEPT
             return Self.MXFP4 if k <= MAX_K else Self.MXFP4_WEIGHTS
         if takes_nvfp4_weights(left, right):
-            return Self.KEPT if left == NO_FORMAT else Self.NVFP4
+            return Self.KEPT_NVFP4 if left == NO_FORMAT else Self.NVFP4
         if takes_mxfp8(left, right):
             if right == MXFP8:
                 return Self.MXFP8
@@ -150,12 +152,12 @@ struct Pair(Equatable, TrivialRegisterPassable):
         var is_float32 = Int32(problem.result.dtype) == FLOAT32
         if pair == Self.NONE or right.layout != pair.layout() or not is_aligned(problem):
             return Self.NONE
-        if pair == Self.KEPT or pair == Self.SIXES:
+        if pair in (Self.KEPT, Self.KEPT_NVFP4, Self.SIXES):
             # Rows that overlap would be no rows of a tensor map.
             var is_bfloat16 = left.kind == LeftKind.KEPT and Int32(left.dtype) == BFLOAT16
             if is_bfloat16 and left.row_stride >= problem.k:
                 return pair
-            return Self.MXFP4_WEIGHTS if pair == Self.KEPT else Self.NONE
+            return Self.NONE if pair == Self.SIXES else Self.MXFP4_WEIGHTS
         if not pair.is_eight_bits():
             return Self.MXFP4_WEIGHTS if is_float32 and pair == Self.MXFP4 else pair
         if left.kind == LeftKind.KEPT or is_float32:
@@ -166,7 +168,7 @@ struct Pair(Equatable, TrivialRegisterPassable):
 
     def planned(self) -> Self:
         """Returns the pair whose plans it gets."""
-        if self == Self.NVFP4 or self == Self.SIXES:
+        if self in (Self.KEPT_NVFP4, Self.NVFP4, Self.SIXES):
             return Self.KEPT
         return Self.MXFP8 if self == Self.MXFP8_MXFP6 else self
 
@@ -182,8 +184,9 @@ struct Pair(Equatable, TrivialRegisterPassable):
         """Returns the position in `LAYOUTS` of weights."""
         return PLAIN if self.is_float_scaled() else PRESHUFFLED
 
-    def has(self, kernel: Kernel) -> Bool:
-        """Says whether a kernel may be forced on it; which activations, its launch says."""
+    def has(self, plan: Plan) -> Bool:
+        """Says whether a plan may be forced on it; for which activations it is, its launch says."""
+        var kernel = plan.kernel
         if kernel.main_loop == MainLoop.PORTABLE or kernel.main_loop == MainLoop.TILES:
             return False
         if self.is_float_scaled():
@@ -192,6 +195,8 @@ struct Pair(Equatable, TrivialRegisterPassable):
             return kernel == Kernel.SS_BF16
         if self == Self.MXFP8_MXFP6:
             return kernel == Kernel.SS_E4M3_PREPARED
+        if plan.maps_rows() and self.code > Self.KEPT.code:
+            return False
         var is_e4m3 = kernel.operand == OperandType.E4M3
         return is_e4m3 == self.is_eight_bits() and kernel != Kernel.SS_E4M3
 
@@ -280,7 +285,7 @@ def grid_of_rs_bf16(m: Int, n: Int, k: Int, plan: Plan) -> Grid:
     Of few tiles a CTA takes several; many are dealt, so that slow CTAs get fewer.
     """
     if plan.has_split_k_consumers():
-        var config = RsConfig.split_k(plan.rows)
+        var config = RsConfig.split_k(plan.rows, plan.columns)
         return Grid(
             plan.ctas(m, n),
             threads=config.threads(),

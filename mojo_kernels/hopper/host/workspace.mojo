@@ -124,7 +124,7 @@ def is_shared(m: Int, n: Int, k: Int, plan: Plan) -> Bool:
 def workspace_of(m: Int, n: Int, k: Int, plan: Plan) -> Workspace:
     """Returns the workspace that a plan wants: what is prepared, then stream-K's partial sums."""
     var kernel = plan.kernel
-    if kernel.main_loop == MainLoop.STREAM:
+    if kernel.main_loop == MainLoop.STREAM or plan.maps_rows():
         return Workspace(0, 0)
     if kernel == Kernel.SS_E4M3:
         return Workspace(0, scales_at(m, k) + 4 * m * ceildiv(k, ROW_BYTES))

@@ -2,7 +2,8 @@
 
     main loop    who                          copies of a stage
     bf16         a thread of each of four     a tile of 32 weight rows, codes and scales, in bulk; the
-                 warps                        first one rows of A, too
+                 warps                        first one rows of A, too; if those are mapped, two
+                                              have weights and the next one rows
     fp8          three warps in turns,        scales sixteen bytes at a time; codes too, or a lane those
                  every third stage each       of a tile in bulk
                  a thread                     rows of A, and their factors, in bulk
@@ -28,7 +29,9 @@ from ..instructions.shared_memory import (
     arrive,
     arrive_expecting,
     arrive_when_copied,
+    copy_box,
     copy_bulk,
+    prefetch_map,
     publish_stores,
     store_quad,
     wait_phase,
@@ -38,7 +41,7 @@ from ..layout import BLOCK, TILE_BYTES, TILE_ROWS
 from ..gemm_operands import RsOperands, StagedRows
 from ..product import RsProduct, StageTiles
 from ..scheduler import Corner, TileScheduler, WorkTile
-from ..shapes import BULK_ROWS, FACTOR_BYTES, LANE_BYTES, ROW_BYTES, RsLayout, TILES
+from ..shapes import BOX_ROWS, BULK_ROWS, FACTOR_BYTES, LANE_BYTES, ROW_BYTES, RsLayout, TILES
 from .stages import RsRing, RsStage
 
 comptime WEIGHT_PRODUCERS = 3
@@ -138,7 +141,8 @@ def copy_tiles[
 ):
     """Copies a tile of 32 weight rows of all stages, and the first producer all rows of A.
 
-    A thread calls it. The last tile of weight rows stands in for those past it.
+    Those that are mapped have `copy_mapped_rows`. A thread calls it. The last tile of weight rows stands in
+    for those past it.
     """
     comptime IS_LIST = Product.Scheduler.IS_LIST
     var num_filled = UInt32(0 if IS_LIST else ring.STAGES)
@@ -166,12 +170,32 @@ def copy_tiles[
             if step >= num_filled:
                 wait_phase(ring.empty(), ring.parity)
                 of_b.copy(ring, producer)
-            if producer == 0:
-                of_a.copy(ring)
+            comptime if layout.tiles == TILES:
+                if producer == 0:
+                    of_a.copy(ring)
             ring.advance()
         num_filled = 0
         comptime if not is_persistent:
             break
+
+
+@always_inline
+def copy_mapped_rows[layout: RsLayout, //](var ring: RsRing[layout], map: Int, tile: WorkTile):
+    """Copies mapped rows of A of a tile's stages, by the address of their map; a thread calls it.
+
+    In boxes of rows of which there are some: what is past the end of A is slow to copy.
+    """
+    comptime BOX_BYTES = UInt32(BOX_ROWS * ROW_BYTES)
+    prefetch_map(map)
+    wait_on_dependent_grids()
+    var boxes = (tile.rows + UInt32(BOX_ROWS - 1)) // UInt32(BOX_ROWS)
+    for step in range(tile.first_step, tile.end_step):
+        wait_phase(ring.empty(), ring.parity)
+        arrive_expecting(ring.full(), boxes * BOX_BYTES)
+        for box in range(boxes):
+            var row, at = tile.row + box * UInt32(BOX_ROWS), ring.here().base + box * BOX_BYTES
+            copy_box(at, map, step * UInt32(ROW_BYTES), row, ring.full())
+        ring.advance()
 
 
 @always_inline

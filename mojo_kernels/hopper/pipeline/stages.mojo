@@ -15,11 +15,11 @@ from ..instructions.shared_memory import TileAddresses, arrive
 from ..layout import GRANULE_BITS, ROWS_PER_LANE, ROW_LANES, block_scales
 from ..shapes import (
     CONSUMER_WARPS,
+    HALVES,
     PART_ROWS,
     ROW_BYTES,
     RsLayout,
     SsTile,
-    TILES,
 )
 from .ring import Ring, Stage
 from .slots import Slot
@@ -34,18 +34,18 @@ struct RsStage[layout: RsLayout](Stage):
 
     comptime SPACE = Self.layout.space()
     comptime PRODUCER_ARRIVALS = Self.layout.producer_arrivals
-    comptime CONSUMER_ARRIVALS = 32 * CONSUMER_WARPS
+    comptime CONSUMER_ARRIVALS = 32 * HALVES * Self.layout.tiles
     comptime BLOCK_GRANULES = Self.layout.bits // GRANULE_BITS
     """Granules of a weight row in a block."""
     # Addresses: inline assembly reads them, which a TileTensor's pointer would cost a conversion each.
     comptime Codes = TileAddresses[
-        DType.uint32, TILES, Self.layout.blocks * Self.BLOCK_GRANULES, 32, ROWS_PER_LANE
+        DType.uint32, Self.layout.tiles, Self.layout.blocks * Self.BLOCK_GRANULES, 32, ROWS_PER_LANE
     ]
     """Words of eight or four codes, [tile, granule, lane, row]."""
     comptime BLOCK_SCALES = block_scales(Self.layout.scale)
     """Scales of a weight row in a block."""
     comptime Scales = TileAddresses[
-        DType.uint32, TILES, Self.layout.blocks, Self.BLOCK_SCALES, ROW_LANES
+        DType.uint32, Self.layout.tiles, Self.layout.blocks, Self.BLOCK_SCALES, ROW_LANES
     ]
     """Words of four weight rows' scales, [tile, block, scale of the block, row lane]."""
     comptime Factors = TileAddresses[DType.float32, Self.layout.rows]
