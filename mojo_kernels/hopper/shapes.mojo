@@ -189,8 +189,6 @@ comptime BOX_ROWS = 64
 """Mapped rows copied at once. Whole tiles of 256 took 1.6 times as long where 192 were there."""
 comptime FACTORED_ROWS = 64
 """Rows of A whose sums meet factors before those of others: of more, ptxas spills sums."""
-comptime PASS_ROWS = 32
-"""Rows whose partial sums are reduced at a time, behind the stages."""
 
 
 @fieldwise_init
@@ -260,15 +258,9 @@ struct RsConfig(Equatable, TrivialRegisterPassable):
         """Returns the threads of a CTA: consumers, then a warp group of producers."""
         return 32 * self.consumer_warps() + WARP_GROUP
 
-    def pass_rows(self) -> Int:
-        """Returns the rows whose partial sums are reduced at a time."""
-        return min(self.rows, PASS_ROWS) if self.is_persistent else self.rows
-
     def sums_bytes(self) -> Int:
         """Returns the bytes of partial sums, [step's parity, row, column]."""
-        return (
-            self.k_splits * self.pass_rows() * (self.columns + QUAD) * 4 if self.k_splits > 1 else 0
-        )
+        return self.k_splits * self.rows * (self.columns + QUAD) * 4 if self.k_splits > 1 else 0
 
     def layout(self) -> RsLayout:
         """Returns the stages; partial sums lie behind them, or after one tile in their place."""

@@ -1,8 +1,8 @@
 """Reductions of partial sums in shared memory: of consumers that split K, and of a cluster's CTAs that do.
 
     main loop    sums of a CTA                              who adds, four columns a lane
-    rs_bf16      [steps' parity][row][column], some rows    a warp a row: of all ranks, where they lie; a
-                 at a time ("a pass")                       rank has every so many-th row
+    rs_bf16      [steps' parity][row][column]               a warp a row: of all ranks, where they lie; a
+                                                            rank has every so many-th row
     rs_fp8       region [row][column], over the stages      a warp a row: its CTA's own, and those that
                                                             other ranks have copied to the landing,
                                                             [rank][row][column]; a rank has rows one
@@ -12,9 +12,9 @@
 
 An element of C is the sum of rank 0, in parts of even and odd steps, then those of rank 1, ...
 
-A pass of few rows lies behind the stages of a persistent CTA, so that the next tile's stages fill
-meanwhile; a CTA of one tile has all rows in one pass, in the stages' place. Copies to a landing are sent
-at once: sixteen bytes at a time the barrier would have to count each of them.
+The few rows of a persistent CTA lie behind its stages, so that the next tile's stages fill meanwhile;
+those of a CTA of one tile in the stages' place. Copies to a landing are sent at once: sixteen bytes at
+a time the barrier would have to count each of them.
 """
 
 from layout import Coord
@@ -116,17 +116,16 @@ struct Reduction[config: RsConfig, is_gated: Bool](TrivialRegisterPassable):
     """Start of the CTA's shared memory."""
     var cluster: Cluster
 
-    comptime PASS = Self.config.pass_rows()
     comptime WARPS = Self.config.consumer_warps()
-    comptime PassSums = Region[Self.PASS, Self.config.columns]
+    comptime Sums = Region[Self.config.rows, Self.config.columns]
     comptime ROW_LANES = Self.config.columns // QUAD
     """Lanes that store a row: those of a warp may store some."""
 
     @always_inline
-    def sums(self, parity: UInt32) -> Self.PassSums:
+    def sums(self, parity: UInt32) -> Self.Sums:
         """Returns where the partial sums of even or odd steps are."""
         var first = self.base + UInt32(Self.config.sums_at())
-        return Self.PassSums(first + parity * UInt32(Self.PassSums.NUM_BYTES))
+        return Self.Sums(first + parity * UInt32(Self.Sums.NUM_BYTES))
 
     @always_inline
     def store[
@@ -139,25 +138,24 @@ struct Reduction[config: RsConfig, is_gated: Bool](TrivialRegisterPassable):
         var row = first_row_of[Self.config.columns // TILE_ROWS](warp) + row_lane
         var mine = self.sums(parity).at(Coord(2 * pair, row))
         var overflow = False
-        comptime for first in range(0, rows, Self.PASS):
-            # All warps have stored what was here before, and have multiplied all stages.
+        # All warps have stored what was here before, and have multiplied all stages.
+        wait_for_consumers[Self.WARPS]()
+        comptime if Self.config.is_persistent:
+            var flag = flag_of(self.base, lane % UInt32(Self.WARPS))
+            overflow = any_lane(load_word(flag) != 0)
+        store_sums[0, Self.config.rows](sums, Self.Sums(mine))
+        comptime if Self.config.is_persistent:
             wait_for_consumers[Self.WARPS]()
-            comptime if Self.config.is_persistent and first == 0:
-                var flag = flag_of(self.base, lane % UInt32(Self.WARPS))
-                overflow = any_lane(load_word(flag) != 0)
-            store_sums[first, Self.PASS](sums, Self.PassSums(mine))
-            comptime if Self.config.is_persistent:
+            self.store_rows[1](warp, to)
+        else:
+            if self.cluster.ranks == 1:
                 wait_for_consumers[Self.WARPS]()
-                self.store_pass[1](warp, UInt32(first), to)
             else:
-                if self.cluster.ranks == 1:
-                    wait_for_consumers[Self.WARPS]()
-                else:
-                    cluster_barrier()
-                comptime for log_ranks in range(log2_floor(MAX_RANKS) + 1):
-                    if self.cluster.ranks == UInt32(1 << log_ranks):
-                        self.store_pass[1 << log_ranks](warp, 0, to)
-                overflow = self.any_flag()
+                cluster_barrier()
+            comptime for log_ranks in range(log2_floor(MAX_RANKS) + 1):
+                if self.cluster.ranks == UInt32(1 << log_ranks):
+                    self.store_rows[1 << log_ranks](warp, to)
+            overflow = self.any_flag()
         return overflow
 
     @always_inline
@@ -174,15 +172,14 @@ struct Reduction[config: RsConfig, is_gated: Bool](TrivialRegisterPassable):
         return is_raised
 
     @always_inline
-    def store_pass[ranks: Int](self, warp: UInt32, first: UInt32, to: TileOfC):
-        """Adds up and stores this warp's rows of a pass, a share of those of its rank."""
+    def store_rows[ranks: Int](self, warp: UInt32, to: TileOfC):
+        """Adds up and stores this warp's rows, a share of those of its rank."""
         var lane = UInt32(thread_idx.x) % 32
         comptime AT_ONCE = 32 // Self.ROW_LANES
         var of_warp, in_row = divmod(lane, UInt32(Self.ROW_LANES))
         var quad = in_row * UInt32(QUAD)
-        var first_row = to.first_row + first
         var rows = to.result.rows
-        var end = min(UInt32(Self.PASS), rows - min(first_row, rows))
+        var end = min(UInt32(Self.config.rows), rows - min(to.first_row, rows))
         var of_rank = warp * UInt32(AT_ONCE) + of_warp
         for row in range(
             self.cluster.rank + UInt32(ranks) * of_rank, end, UInt32(ranks * Self.WARPS * AT_ONCE)
@@ -191,7 +188,7 @@ struct Reduction[config: RsConfig, is_gated: Bool](TrivialRegisterPassable):
             comptime for parity in range(Self.config.k_splits):
                 at[parity] = self.sums(UInt32(parity)).at(Coord(row, quad))
             var total = sum_of_ranks[ranks](at)
-            var stored_row = first_row + UInt32(row)
+            var stored_row = to.first_row + UInt32(row)
             comptime if Self.is_gated:
                 store_hidden(to, stored_row, lane, total)
             else:
