@@ -286,8 +286,10 @@ struct Costs(TrivialRegisterPassable):
         """Returns what a wave of the last workgroup does with the sums of its tiles."""
         if shape.splits == 1:
             return 0
-        var taken = levels_of(shape.splits) if shape.adds_in_pairs() else shape.splits - 1
-        return self.reduction_begins + taken * shape.own_tiles() * self.reduction_tile
+        var own = shape.own_tiles() * self.reduction_tile
+        if shape.adds_in_pairs():
+            return levels_of(shape.splits) * (self.reduction_begins + own)
+        return self.reduction_begins + (shape.splits - 1) * own
 
     def _write_back(self, num_bytes: Int) -> Int:
         """Returns what follows the last round."""

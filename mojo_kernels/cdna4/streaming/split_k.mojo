@@ -126,7 +126,7 @@ struct SplitK[shape: StreamingShape](SumsListener):
 
     @always_inline
     def _weight(self) -> Int32:
-        """Returns the leaf's bit, or less: all weights add up to zero, what the next launch finds."""
+        """Returns the leaf's bit; the last one has less, so that all add up to zero again."""
         var bit = Int32(1) << self.share
         return bit - Self.ALL if self.share == Int32(Self.SPLITS - 1) else bit
 
