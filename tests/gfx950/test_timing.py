@@ -428,6 +428,23 @@ def sharing_launch(name):
     return asm.parse(text), 3 * CUS, 256, [np.zeros(CUS * TILE_BYTES, np.uint8)]
 
 
+@pytest.mark.parametrize("addend, nops", [("0", 0), ("v[4:7]", 0), ("v[8:11]", 1)])
+def test_products_count_as_zeros_in_a_profile(addend, nops):
+    """A branch that NaNs of sums take: they begin as such, and so does the last addend."""
+    numbers = [0x7FC00000] * 4 + [0x3F800000] * 4 + [0x7FC00000] * 4
+    moves = "\n".join(f"\tv_mov_b32 v{i}, {bits:#x}" for i, bits in enumerate(numbers))
+    body = f"""{moves}
+	v_mfma_f32_16x16x128_f8f6f4 v[0:3], v[64:71], v[72:79], {addend}
+	s_waitcnt vmcnt(0)
+	v_cmp_u_f32 vcc, v3, v3
+	s_cbranch_vccz .L0
+	s_nop 0
+.L0:
+"""
+    found = profile(asm.parse(kernel_text(body)), 1, 64, [np.zeros(1, np.uint8)])
+    assert found.issued.get("nop", 0) == nops
+
+
 @pytest.mark.parametrize("name", SHARERS)
 def test_a_whole_round_counts_who_shares_lines_on_an_xcd(name):
     _, l2_miss, hbm = SHARERS[name]

@@ -146,6 +146,15 @@ def _accumulator(b: Build, position: int, count: int, integer: bool) -> Reader:
     return b.src(position, "i32" if integer else "f32")
 
 
+def _copier(addend: Reader, index: int, count: int) -> Callable[[Waves], None]:
+    """Returns what an instruction does whose product is zeros."""
+
+    def copy(w: Waves) -> None:
+        w.v[index : index + count] = addend(w)
+
+    return copy
+
+
 def _undefined_rows(b: Build, w: Waves, position: int, count: int, size: int) -> np.ndarray:
     """Returns which rows [waves, size] of an operand hold an undefined value."""
     op = b.operand(position)
@@ -223,4 +232,6 @@ def decode_mfma(b: Build) -> Decoded | None:
     }  # fmt: skip
     if b.operand(3).is_vector:
         layout["addend"] = b.vector_index(b.operand(3), accumulators), accumulators
+    if layout.get("addend") != layout["result"]:
+        layout["copy_addend"] = _copier(addend, index, accumulators)
     return b.finish(run, "mfma", masked=False, spread=spread, info=layout)

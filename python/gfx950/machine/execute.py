@@ -229,6 +229,8 @@ class Machine:
                     self._note(w, d, None)
                 if self.products or d.kind != "mfma":
                     d.run(w)
+                elif "copy_addend" in d.info:
+                    d.info["copy_addend"](w)
             else:
                 self._issue(w, d)
             if check:

@@ -109,8 +109,8 @@ def run(
         dynamic_lds: bytes of LDS beyond what the kernel declares.
         trace: record `Result.trace`; a function gets the trace of each batch instead, and none
             is kept.
-        products: with False matrix instructions compute nothing and no array is written back:
-            for a trace of a kernel whose addresses and branches do not depend on sums.
+        products: with False matrix instructions add zeros and no array is written back: for a
+            trace of a kernel whose addresses and branches do not depend on sums.
         first_finding: end the run at the first hazard.
         steps: most instructions that a wave may execute; one that needs more waits for what never
             comes.
