@@ -68,7 +68,6 @@ from .product import DenseProduct, Gating, RsProduct
 from .scheduler import Schedule, WorkTile
 from .shapes import (
     BOX_ROWS,
-    COLUMNS,
     FACTORED_ROWS,
     GROUPS,
     NUMBER_BYTES,
