@@ -67,10 +67,6 @@ class Layer:
         data = RoutingData(weights, groups.slice_sizes, experts, self._active, groups)
         return data, GatherIndx(columns, rows), ScatterIndx(rows, columns)
 
-    def __call__(self, x: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """Returns [M, H]: routing and both products."""
-        return self.multiply(x, self.route(logits))
-
     def multiply(self, x: torch.Tensor, routing: tuple) -> torch.Tensor:
         """Returns [M, H], of tokens that are routed."""
         from triton_kernels.matmul_ogs import matmul_ogs  # noqa: PLC0415

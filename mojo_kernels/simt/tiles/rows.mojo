@@ -13,12 +13,12 @@ from std.memory import bitcast
 from ...launch.grid import Grid
 from ...launch.queue import Queue
 from ...numbers.elements import Element
-from ...numbers.formats import FORMATS, block_of, has_e4m3_scales, has_float_scales
+from ...numbers.formats import block_of, has_e4m3_scales, has_float_scales
 from ...numbers.scales import E8M0_BIAS
 from ...problem import LeftKind, Problem
 from ...schedule.clusters import GridRows
 from ..arguments import Activations
-from ..codec import ANY_BITS, BLOCK, LANES_PER_BLOCK
+from ..codec import ANY_BITS, BLOCK, LANES_PER_BLOCK, element_of
 from ..host import (
     CHUNK,
     NUMBER_BYTES,
@@ -68,15 +68,10 @@ def stage_rows[aligned: Bool, has_factors: Bool](a: Activations, staged: Factore
         comptime if has_factors:
             var factor = scale if scales_sums else Float32(1)
             is_marked |= are_lost[SAFE_BESIDE_FACTORS](values, numbers) or is_extreme(factor)
-            if chunk % STAGE_CHUNKS == 0:
-                var at = row * Int(staged.num_stages()) + chunk // STAGE_CHUNKS
-                flat_of(staged.factors)[at] = factor
+            _put_factor(staged, row, chunk, factor)
         else:
             is_marked |= not a.is_kept() and are_lost[SAFE](values, numbers)
-        var place = row * staged.row_bytes + chunk * CHUNK * NUMBER_BYTES
-        flat_of(staged.numbers.unsafe_bitcast[UInt32]()).store[alignment=VECTOR_BYTES](
-            Coord(place // 4), packed_numbers(numbers)
-        )
+        _put_numbers(staged, row, chunk, packed_numbers(numbers))
 
     _mark(staged, row, tile.column, lane, is_marked)
 
@@ -106,14 +101,26 @@ def stage_codes[element: Element, has_factors: Bool](a: Activations, staged: Fac
         is_marked |= codes.are_lost[element](words, scale)
         comptime if has_factors:
             is_marked |= is_extreme(factor)
-            if chunk % STAGE_CHUNKS == 0:
-                var stage = row * Int(staged.num_stages()) + chunk // STAGE_CHUNKS
-                flat_of(staged.factors)[stage] = factor
-        var place = row * staged.row_bytes + chunk * CHUNK * NUMBER_BYTES
-        flat_of(staged.numbers.unsafe_bitcast[UInt32]()).store[alignment=VECTOR_BYTES](
-            Coord(place // 4), codes.numbers_of[element, False](words, scale)
-        )
+            _put_factor(staged, row, chunk, factor)
+        _put_numbers(staged, row, chunk, codes.numbers_of[element, False](words, scale))
     _mark(staged, row, tile.column, lane, is_marked)
+
+
+@always_inline
+def _put_factor(staged: FactoredRows, row: Int, chunk: Int, factor: Float32):
+    """Writes the factor of a stage, if the chunk is its first one."""
+    if chunk % STAGE_CHUNKS == 0:
+        var at = row * Int(staged.num_stages()) + chunk // STAGE_CHUNKS
+        flat_of(staged.factors)[at] = factor
+
+
+@always_inline
+def _put_numbers(staged: FactoredRows, row: Int, chunk: Int, words: SIMD[DType.uint32, _]):
+    """Writes the numbers of a chunk, two in a word."""
+    var place = row * staged.row_bytes + chunk * CHUNK * NUMBER_BYTES
+    flat_of(staged.numbers.unsafe_bitcast[UInt32]()).store[alignment=VECTOR_BYTES](
+        Coord(place // 4), words
+    )
 
 
 @always_inline
@@ -133,7 +140,7 @@ def launch(problem: Problem, staged: FactoredRows, mut queue: Some[Queue]) raise
         if has_factors(problem) == scales_sums:
             if left.kind == LeftKind.ENCODED and is_aligned and not has_e4m3_scales(left.format):
                 comptime for element in [Element.E2M1, Element.E4M3, Element.E5M2, Element.INT8]:
-                    if is_of[element](left.format):
+                    if element_of[ANY_BITS](Int32(left.format)) == element:
                         return queue.launch[stage_codes[element, scales_sums]](
                             grid, Activations(problem), staged
                         )
@@ -142,12 +149,3 @@ def launch(problem: Problem, staged: FactoredRows, mut queue: Some[Queue]) raise
                     queue.launch[stage_rows[aligned, scales_sums]](
                         grid, Activations(problem), staged
                     )
-
-
-def is_of[element: Element](format: Int) -> Bool:
-    """Says whether codes of a format are such elements."""
-    var found = False
-    comptime for i in range(len(FORMATS)):
-        comptime if FORMATS[i].element == element:
-            found = found or format == i
-    return found
