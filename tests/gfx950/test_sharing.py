@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gfx950
+from gfx950.machine.execute import PATIENCE
 from tests.gfx950.adversary import ADVERSARIES
 from tests.gfx950.support import kernel_text
 
@@ -237,6 +238,30 @@ def test_a_flag_announces_like_an_atomic(changes, reason, late):
         assert hazards == []
     else:
         assert any(reason in hazard.reason for hazard in hazards)
+
+
+QUEUE = """
+.LWAIT{number}:
+	global_load_dword v6, v4, s[6:7] sc1
+	s_waitcnt vmcnt(0)
+	v_readfirstlane_b32 s12, v6
+	s_cmp_lg_u32 s12, 1
+	s_cbranch_scc1 .LWAIT{number}
+	s_branch .LEND
+"""
+
+
+@MODES
+@pytest.mark.parametrize("waiting", range(1, 6))
+def test_waves_that_wait_at_different_places_let_the_one_run_that_they_wait_for(waiting, late):
+    """The one that ends it all comes last in the code: waves in step run from the first place on."""
+    to = "\ts_cmp_eq_u32 s2, {number}\n\ts_cbranch_scc1 .LWAIT{number}\n"
+    body = START + "".join(to.format(number=i) for i in range(waiting))
+    body += "\ts_branch .LRAISE\n" + "".join(QUEUE.format(number=i) for i in range(waiting))
+    body += ".LRAISE:\n\tglobal_store_dword v4, v5, s[6:7] sc1\n.LEND:\n"
+    args = [np.zeros(64, U32), np.zeros(1, U32), np.zeros(64, U32)]
+    options = {"late": late, "steps": 10 * PATIENCE * waiting}
+    assert gfx950.run(kernel_text(body), waiting + 1, 64, args, **options).hazards == []
 
 
 OVERTAKES = (

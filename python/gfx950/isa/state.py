@@ -64,6 +64,8 @@ class Waves:
         """How instructions are to be read (machine.modes.Mode); None is plain."""
         self.turns = 0
         """How often the waves have given way in a loop that waits for others."""
+        self.loops = 0
+        """Jumps back, beside others, since the waves last gave way or met some."""
         self.executed = 0
         """Instructions that one of the waves has executed, at most."""
         self.issued_vm = np.zeros(count, np.int64)
@@ -112,7 +114,7 @@ class Waves:
         for name in self.ARRAYS:
             setattr(part, name, getattr(self, name).take(rows, axis=WAVE_AXIS.get(name, 0)))
         part.pc, part.clock, part.turns = self.pc, self.clock, self.turns
-        part.mode, part.executed = self.mode, self.executed
+        part.mode, part.executed, part.loops = self.mode, self.executed, 0
         part.recent = dict(self.recent)
         part.queue = [q for q in (entry.take(rows) for entry in self.queue) if q is not None]
         part.busy = frozenset().union(*(entry.d.loads for entry in part.queue))
@@ -130,7 +132,7 @@ class Waves:
         whole.pc, whole.clock = parts[0].pc, 0
         whole.mode = parts[0].mode
         whole.turns = max(part.turns for part in parts)
-        whole.executed = max(part.executed for part in parts)
+        whole.executed, whole.loops = max(part.executed for part in parts), 0
         whole.exec_full = bool(whole.exec_mask.all())
         whole.recent, whole.queue, first = {}, [], 0
         for part in parts:

@@ -211,7 +211,7 @@ class Machine:
 
     def _advance(self, w: Waves, stop: int | None) -> tuple[str, list[Waves]]:
         """Runs a front until it must give way; returns why and what is left of it."""
-        code, check, loops = self.code, self.check, 0
+        code, check = self.code, self.check
         look = self.max_steps if self._deadline is None else self._look(w, code[w.pc])
         while True:
             d = code[w.pc] if w.mode is None else self._in_mode(w)
@@ -241,12 +241,12 @@ class Machine:
             kind = d.kind
             if kind == "branch":
                 parts = self._branch(w, d)
+                w.loops += stop is not None and w.pc < d.ins.pc
+                if w.loops > PATIENCE:
+                    w.turns, w.loops = w.turns + 1, 0
+                    return "yield", [w]
                 if len(parts) > 1 or (stop is not None and parts[0].pc >= stop):
                     return "split", parts
-                loops += stop is not None and w.pc < d.ins.pc
-                if loops > PATIENCE:
-                    w.turns += 1
-                    return "yield", [w]
                 continue
             if kind == "wait":
                 self._wait(w, d)
