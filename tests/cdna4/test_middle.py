@@ -4,6 +4,7 @@ Every launch executes every workgroup, is checked for hazards and for accesses b
 operands, and finds NaN in all padding of scales.
 """
 
+import itertools
 import re
 
 import numpy as np
@@ -22,10 +23,10 @@ ODD = "middle128x192d3_bfloat16_bfloat16"
 WIDEST_SPLIT = "middle128x256s2d2_bfloat16_bfloat16"
 """A wave has as many sums as it takes at once."""
 SHARED_BY_FOUR, SHARED_BY_THREE = (
-    "middle64x128s4d4_bfloat16_none",
+    "middle96x128s4d4_bfloat16_none",
     "middle128x128s3d3_bfloat16_bfloat16",
 )
-"""A wave takes sums of three others, some tiles at a time; and of two, in a tree of four leaves."""
+"""Sums meet two by two, those of the third of three in the end."""
 SQUARE, EIGHT = "middle256x256d2w8_bfloat16_float32", "middle128x512d2w8_bfloat16_none"
 """Eight waves, two on a SIMD."""
 APART = "middle224x256d2_bfloat16_float32"
@@ -118,6 +119,18 @@ def test_sums_do_not_depend_on_the_order_of_workgroups(kernels, name):
     results = {
         multiply(kernels[name], name, shape, nans, order=order, late=late, lockstep=False).tobytes()
         for order, late in [("reverse", False), (0, False), (1, True)]
+    }
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("name", MORE_SPLITS)
+def test_sums_that_meet_two_by_two_have_the_same_bits_whoever_comes_last(kernels, name):
+    """Workgroups one after another, in every order in which they can come."""
+    shape = (33, 128, 7 * STAGE_K)
+    x, _, splits = cdna4.described(name, *shape).grid
+    results = {
+        multiply(kernels[name], name, shape, [3], order=order, batch=1, check=False).tobytes()
+        for order in itertools.permutations(range(0, x * splits, x))
     }
     assert len(results) == 1
 

@@ -17,7 +17,7 @@ from std.math import ceildiv
 
 from ...numbers.formats import Format, NO_FORMAT
 from ..chip import BLOCK, CUS, GROUP_TILES, PAIR, TILE, TILE_BLOCKS, TILE_K
-from ..streaming.shape import StreamingShape
+from ..streaming.shape import StreamingShape, levels_of
 from ..interleaved.shape import InterleavedShape, WAVES
 from ..ping_pong.shape import COLUMNS, MAX_KEPT_TILES, N_TILES, STAGE_BLOCKS, WAVES_M, rows_of
 from ..ping_pong.shape import tile_cycles
@@ -190,7 +190,7 @@ struct Costs(TrivialRegisterPassable):
         var stages = shape.stages(k)
         var first = 2 * load + self.latency + 2 * shape.rows()
         var along_k = max(stages * load + multiply, stages * multiply + first)
-        var reduction = self._reduction(tiles, shape.splits)
+        var reduction = self._reduction(shape.split_k())
         var round = self.interleaved_ends + along_k + tiles * self.interleaved_tile + reduction
         round += self.interleaved_apart if shape.sums_apart() else 0
         if shape.n_tiles == PAIR + 1 and shape.splits == 1:
@@ -263,7 +263,7 @@ struct Costs(TrivialRegisterPassable):
         var load = bytes // bytes_per_cycle + meets
         var grid = shape.grid(m, n)
         var rounds = _rounds(grid.x * grid.y * parts)
-        var reduction = self._reduction(shape.own_tiles(), shape.splits)
+        var reduction = self._reduction(shape)
         var written = self._write_back(2 * m * n * shape.splits)
         # Of two workgroups of a compute unit, one begins and ends while the other loads; codes of
         # eight bits do not help each other.
@@ -284,11 +284,14 @@ struct Costs(TrivialRegisterPassable):
             return self.interleaved_two
         return self.interleaved_odd if shape.n_tiles % PAIR == 1 else self.interleaved_even
 
-    def _reduction(self, wave_tiles: Int, splits: Int) -> Int:
+    def _reduction(self, shape: StreamingShape) -> Int:
         """Returns what a wave of the last workgroup does with the sums of its tiles."""
-        if splits == 1:
+        if shape.splits == 1:
             return 0
-        return self.reduction_begins + (splits - 1) * wave_tiles * self.reduction_tile
+        var own = shape.own_tiles() * self.reduction_tile
+        if shape.adds_in_pairs():
+            return levels_of(shape.splits) * (self.reduction_begins + own)
+        return self.reduction_begins + (shape.splits - 1) * own
 
     def _write_back(self, num_bytes: Int) -> Int:
         """Returns what follows the last round."""

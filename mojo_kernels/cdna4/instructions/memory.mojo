@@ -1,7 +1,8 @@
 """Memory beyond plain loads and stores: straight to LDS, and past the L2 for all workgroups.
 
     load_to_lds                       16 or 4 bytes a lane, counted by vmcnt and nothing else
-    arrive, swap_published, publish   seen by every workgroup of the device
+    arrive, add_published, swap_published, publish
+                                      seen by every workgroup of the device
 """
 
 from max.gpu._utils import to_i32
@@ -61,6 +62,14 @@ def arrive(counters: AMDBufferResource, offset: Int32, last: UInt32) -> UInt32:
     """
     return llvm_intrinsic["llvm.amdgcn.raw.buffer.atomic.inc", UInt32, has_side_effect=True](
         last, counters.desc, offset, Int32(0), _DEVICE_SCOPE
+    )
+
+
+@always_inline
+def add_published(memory: AMDBufferResource, offset: Int32, number: Int32) -> Int32:
+    """Adds to a number, at once and where every workgroup sees it; returns what was there."""
+    return llvm_intrinsic["llvm.amdgcn.raw.buffer.atomic.add", Int32, has_side_effect=True](
+        number, memory.desc, offset, Int32(0), _DEVICE_SCOPE
     )
 
 

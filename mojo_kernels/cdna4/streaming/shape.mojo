@@ -21,11 +21,16 @@ comptime TILE_SUM_BYTES = LANES * SUM_BYTES
 
 comptime MAX_WAVE_TILES = 16
 """Tiles of C of a wave. With 32, LLVM of Mojo 1.2.0 does not clear all sums before the loop."""
+comptime MOST_TAKEN = 32
+"""Tiles of sums of others that a wave takes at once: registers."""
 
 
-def slots_of(splits: Int) -> Int:
-    """Returns in how many places workgroups with parts of K leave sums: one of two does."""
-    return 1 if splits == 2 else splits
+def levels_of(splits: Int) -> Int:
+    """Returns the levels of the tree of so many parts of K."""
+    var levels = 0
+    while 1 << levels < splits:
+        levels += 1
+    return levels
 
 
 def count_behind(word: String, name: String, *, begin: Int = 0, otherwise: Int = 1) -> Int:
@@ -148,8 +153,18 @@ struct StreamingShape(Equatable, TrivialRegisterPassable):
         if self.splits == 1:
             return Workspace(0, 0)
         var tiles = self.tiles_of_c(m, n)
-        var slot_bytes = slots_of(self.splits) * self.tiles() * TILE_SUM_BYTES
+        var slot_bytes = self.slots() * self.tiles() * TILE_SUM_BYTES
         return Workspace(tiles.rows * tiles.columns * (slot_bytes + self.waves * WORD_BYTES), 0)
+
+    def adds_in_pairs(self) -> Bool:
+        """Says whether partial sums meet two by two: those of all others would be too many for
+        registers, or are one."""
+        var others = (1 << levels_of(self.splits)) - 1
+        return others == 1 or others * self.own_tiles() > MOST_TAKEN
+
+    def slots(self) -> Int:
+        """Returns in how many places workgroups with parts of K leave sums: each, or one of two."""
+        return self.splits - 1 if self.adds_in_pairs() else self.splits
 
     def threads(self) -> Int:
         return self.waves * LANES

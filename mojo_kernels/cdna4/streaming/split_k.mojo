@@ -7,16 +7,19 @@ what the lanes hold, then the second halves. Behind the sums of all tiles of C a
     counter    (workgroup x + X * y) * waves + wave
 
 Each wave adds up with the same wave of the other workgroups. It arrives at their counter when its
-own sums are about to be there; the one that finds all others arrived runs the fix-up:
+own sums are about to be there, and learns who came before. Sums are added up as in a binary tree
+whose leaves are the parts of K, which gives the same bits in every order of arrival. Who comes last
+below a node has to add up there, and goes on to the next one:
 
-    earlier    leaves its sums in its slot, and is done
-    last       takes the sums of all others, and goes on with the total
+    earlier    leaves its sums in the slot of the node, and is done
+    last       takes those of the other half, and in the end goes on with the total
 
-So the last one may wait, but only for waves that run and wait for nothing: it gets its sums in
-every order of workgroups and with any number of them on the device. What it takes it exchanges
+Where registers have room for the sums of all others, the tree is one node, without hops.
+
+A wave may wait, but only for waves that run, of which the first waits for nothing: it gets its sums
+in every order of workgroups and with any number of them on the device. What it takes it exchanges
 for zeros. Sums are there if they are not zeros, as each part is the complement of what it is
-exchanged for, so no order among different addresses matters. They are added up as in a binary
-tree whose leaves are the parts of K, which gives the same bits whichever comes last.
+exchanged for, so no order among different addresses matters.
 """
 
 from max.gpu.intrinsics import AMDBufferResource
@@ -26,12 +29,12 @@ from std.sys.intrinsics import readfirstlane
 from ...numbers.floats import FloatBits
 from ...tiles import RegisterTile, in_registers
 from ..chip import LANES, SUMS, TILE, WORD_BYTES
-from ..instructions.matrix import SumTile, Sums
-from ..instructions.memory import arrive, swap_published
+from ..instructions.matrix import SumTile, Sums, summed_here
+from ..instructions.memory import add_published, swap_published
 from ..instructions.vector import maximum
 from ..instructions.wave import any_lane
 from ..operands.memory import OUT_OF_RANGE, Span
-from .shape import StreamingShape, TILE_SUM_BYTES, slots_of
+from .shape import StreamingShape, TILE_SUM_BYTES, levels_of
 
 comptime PART = 2
 """Sums of a lane that are handed over at once."""
@@ -39,18 +42,8 @@ comptime PARTS = SUMS // PART
 """Such parts of the sums of a lane."""
 comptime PART_BYTES = 4 * PART
 """Bytes of one."""
-comptime MOST_TAKEN = 32
-"""Tiles of sums of others that a wave takes at once: registers."""
 comptime Part = SIMD[DType.uint32, PART]
 """What a lane leaves of a part: the complement of its sums, which is never zeros."""
-
-
-def levels_of(splits: Int) -> Int:
-    """Returns the levels of the tree of so many parts of K."""
-    var levels = 0
-    while 1 << levels < splits:
-        levels += 1
-    return levels
 
 
 trait SumsListener:
@@ -80,14 +73,16 @@ struct SplitK[shape: StreamingShape](SumsListener):
     comptime LISTENS = True
     comptime SPLITS = Self.shape.splits
     comptime TILES = Self.shape.own_tiles()
-    comptime OTHERS = (1 << levels_of(Self.SPLITS)) - 1
-    """Leaves of a whole tree but the own one."""
-    comptime AT_ONCE = max(1, min(Self.TILES, MOST_TAKEN // Self.OTHERS))
-    """Tiles of a wave that are taken together."""
+    comptime LEVELS = levels_of(Self.SPLITS)
+    comptime IN_PAIRS = Self.shape.adds_in_pairs()
+    comptime TAKEN = Self.LEVELS if Self.IN_PAIRS else (1 << Self.LEVELS) - 1
+    """Sums that the last of all takes: of each level, or of each leaf of a whole tree but one."""
+    comptime ALL = Int32((1 << Self.SPLITS) - 1)
+    """All leaves, a bit each."""
     comptime SLOT_BYTES = Int32(Self.shape.tiles() * TILE_SUM_BYTES)
-    comptime GROUP_BYTES = Int32(slots_of(Self.SPLITS)) * Self.SLOT_BYTES
-    comptime Taken[tiles: Int] = RegisterTile[DType.uint32, PART, Self.OTHERS, tiles, PARTS]
-    """What slots held, leaf by leaf as `_leaf` counts them."""
+    comptime GROUP_BYTES = Int32(Self.shape.slots()) * Self.SLOT_BYTES
+    comptime Taken = RegisterTile[DType.uint32, PART, Self.TAKEN, Self.TILES, PARTS]
+    """What slots held, level by level."""
 
     var slots: AMDBufferResource
     var counters: AMDBufferResource
@@ -97,8 +92,8 @@ struct SplitK[shape: StreamingShape](SumsListener):
     """Rows of C in the tile: sums of no others are left or taken."""
     var wave: Int32
     var lane: Int32
-    var arrivals: UInt32
-    """How many of the others came before, in lane 0."""
+    var arrived: Int32
+    """Who of the others came before, in lane 0: the sum of their weights."""
 
     @always_inline
     def __init__(
@@ -121,42 +116,54 @@ struct SplitK[shape: StreamingShape](SumsListener):
         self.rows = rows
         self.wave = wave
         self.lane = lane
-        self.arrivals = 0
+        self.arrived = 0
 
     @always_inline
     def announce(mut self):
         """Announces the wave; the answer takes a while."""
         var place = self.wave * Int32(WORD_BYTES) if self.lane == 0 else OUT_OF_RANGE
-        self.arrivals = arrive(self.counters, place, UInt32(Self.SPLITS - 1))
+        self.arrived = add_published(self.counters, place, self._weight())
+
+    @always_inline
+    def _weight(self) -> Int32:
+        """Returns the leaf's bit; the last one has less, so that all add up to zero again."""
+        var bit = Int32(1) << self.share
+        return bit - Self.ALL if self.share == Int32(Self.SPLITS - 1) else bit
 
     @always_inline
     def add_up(self, sums: SumTile[Self.TILES]) -> Bool:
         """Turns a wave's sums into those of all of K, or leaves them to others and says no."""
-        if readfirstlane(self.arrivals) != UInt32(Self.SPLITS - 1):
-            self._leave(sums)
+        var levels = self._levels()
+        if levels > 0:
+            # A tile whose rows are all there asks nothing about any of them.
+            if Self.shape.m_tiles == 1 or self.rows > Int32((Self.shape.m_tiles - 1) * TILE):
+                self._collect[True](sums, levels)
+            else:
+                self._collect[False](sums, levels)
+        if levels < Int32(Self.LEVELS):
+            self._leave(sums, levels)
             return False
-        # A tile whose rows are all there asks nothing about any of them.
-        if Self.shape.m_tiles == 1 or self.rows > Int32((Self.shape.m_tiles - 1) * TILE):
-            self._collect_all[True](sums)
-        else:
-            self._collect_all[False](sums)
         keep_one_nan(sums)
         return True
 
     @always_inline
-    def _collect_all[has_rows: Bool](self, sums: SumTile[Self.TILES]):
-        """Adds to all tiles, some at once. `has_rows`: Whether none is beyond the rows of C."""
-        comptime for first in range(0, Self.TILES, Self.AT_ONCE):
-            comptime count = min(Self.AT_ONCE, Self.TILES - first)
-            var has_tiles = has_rows
-            comptime for own in range(first, first + count):
-                has_tiles = has_tiles or self._has_tile[own]()
-            if has_tiles:
-                self._collect[has_rows, first, count](sums)
+    def _levels(self) -> Int32:
+        """Returns up to which level the wave is the last one: it adds up there."""
+        var arrived = readfirstlane(self.arrived) + self._weight()
+        comptime if not Self.IN_PAIRS or Self.LEVELS == 1:
+            return Int32(Self.LEVELS) if arrived == 0 else 0
+        var leaves = arrived if arrived > 0 else arrived + Self.ALL
+        var levels = Int32(0)
+        comptime for level in range(Self.LEVELS):
+            comptime BELOW = 2 << level
+            var first = self.share & Int32(-BELOW)
+            var below = (Int32((1 << BELOW) - 1) << first) & Self.ALL
+            levels += Int32(1) if (leaves & below) == below else 0
+        return levels
 
     @always_inline
-    def _leave(self, sums: SumTile[Self.TILES]):
-        var slot = self._slot(self.share)
+    def _leave(self, sums: SumTile[Self.TILES], level: Int32):
+        var slot = self._slot(self.share, level)
         comptime for own in range(Self.TILES):
             comptime for part in range(PARTS):
                 var left = with_one_nan(sums[own].slice[PART, offset=part * PART]())
@@ -164,77 +171,83 @@ struct SplitK[shape: StreamingShape](SumsListener):
                 _ = swap_published(self.slots, self._place[own, part](), slot, bits)
 
     @always_inline
-    def _collect[has_rows: Bool, first: Int, count: Int](self, sums: SumTile[Self.TILES]):
-        """Adds to `count` tiles what all others have left of them, or will have."""
-        var taken = in_registers[DType.uint32, PART, Self.OTHERS, count, PARTS]()
-        comptime for leaf in range(Self.OTHERS):
-            var slot = self._slot(self._leaf[leaf]())
-            var is_there = self._is_there[leaf]()
-            comptime for own in range(count):
-                comptime for part in range(PARTS):
-                    var place = self._place[first + own, part, has_rows]()
-                    place = place if is_there else OUT_OF_RANGE
-                    taken[leaf, own, part] = swap_published(self.slots, place, slot, 0)
-        comptime for leaf in range(Self.OTHERS):
-            self._fill_missing[has_rows, leaf, first, count](taken)
-        comptime for own in range(count):
-            if has_rows or self._has_tile[first + own]():
-                comptime for level in range(levels_of(Self.SPLITS)):
-                    comptime leaves = 1 << level
-                    sums[first + own] += _sum_of_leaves[leaves - 1, leaves, own](taken)
+    def _collect[has_rows: Bool](self, sums: SumTile[Self.TILES], levels: Int32):
+        """Adds what others have left or will have. `has_rows`: Whether all are rows of C."""
+        var taken = in_registers[DType.uint32, PART, Self.TAKEN, Self.TILES, PARTS]()
+        comptime for i in range(Self.TAKEN):
+            if self._is_there[i](levels):
+                var slot = self._slot_of[i]()
+                comptime for own in range(Self.TILES):
+                    comptime for part in range(PARTS):
+                        var place = self._place[own, part, has_rows]()
+                        taken[i, own, part] = swap_published(self.slots, place, slot, 0)
+        comptime for level in range(Self.LEVELS):
+            comptime count = 1 if Self.IN_PAIRS else 1 << level
+            comptime first = level if Self.IN_PAIRS else count - 1
+            comptime for i in range(first, first + count):
+                self._fill_missing[has_rows, i](taken, levels)
+            comptime for own in range(Self.TILES):
+                if has_rows or self._has_tile[own]():
+                    sums[own] += _sum_of_leaves[first, count, own](taken)
+                    # While those of the next level arrive.
+                    comptime if level + 1 < Self.LEVELS:
+                        sums[own] = summed_here(sums[own])
 
     @always_inline
-    def _fill_missing[
-        has_rows: Bool, leaf: Int, first: Int, count: Int
-    ](self, taken: Self.Taken[count]):
+    def _fill_missing[has_rows: Bool, i: Int](self, taken: Self.Taken, levels: Int32):
         comptime NOTHING = bitcast[DType.uint32, 1](Float32(-0.0))
-        if not self._is_there[leaf]():
-            comptime for own in range(count):
+        if not self._is_there[i](levels):
+            comptime for own in range(Self.TILES):
                 comptime for part in range(PARTS):
-                    taken[leaf, own, part] = Part(~NOTHING)
+                    taken[i, own, part] = Part(~NOTHING)
             return
-        var slot = self._slot(self._leaf[leaf]())
-        while any_lane(self._is_missing[has_rows, leaf, first](taken)):
-            comptime for own in range(count):
+        var slot = self._slot_of[i]()
+        while any_lane(self._is_missing[has_rows, i](taken)):
+            comptime for own in range(Self.TILES):
                 comptime for part in range(PARTS):
-                    var place = self._place[first + own, part, has_rows]()
-                    place = place if all(taken[leaf, own, part].eq(0)) else OUT_OF_RANGE
-                    taken[leaf, own, part] |= swap_published(self.slots, place, slot, 0)
+                    var place = self._place[own, part, has_rows]()
+                    place = place if all(taken[i, own, part].eq(0)) else OUT_OF_RANGE
+                    taken[i, own, part] |= swap_published(self.slots, place, slot, 0)
 
     @always_inline
-    def _is_missing[
-        count: Int, //, has_rows: Bool, leaf: Int, first: Int
-    ](self, taken: Self.Taken[count]) -> Bool:
-        """Says whether a part of a leaf is not there yet."""
+    def _is_missing[has_rows: Bool, i: Int](self, taken: Self.Taken) -> Bool:
+        """Says whether a part of some sums is not there yet."""
         var least = ~UInt32(0)
-        comptime for own in range(count):
-            if self._has_tile[first + own, has_rows]():
+        comptime for own in range(Self.TILES):
+            if self._has_tile[own, has_rows]():
                 comptime for part in range(PARTS):
-                    var bits = taken[leaf, own, part]
+                    var bits = taken[i, own, part]
                     least = min(least, bits[0] | bits[1])
         return least == 0
 
     @always_inline
-    def _leaf[index: Int](self) -> Int32:
-        """Returns a leaf, the nearest first: one below the same node, two below the next one."""
-        comptime level = levels_of(index + 2) - 1
-        var sibling = (self.share >> Int32(level)) ^ 1
-        return (sibling << Int32(level)) + Int32(index + 1 - (1 << level))
+    def _first_leaf[i: Int](self) -> Int32:
+        """Returns the first leaf of what is taken, the node beside the own one or a leaf of it."""
+        comptime level = i if Self.IN_PAIRS else levels_of(i + 2) - 1
+        comptime of_node = 0 if Self.IN_PAIRS else i + 1 - (1 << level)
+        return (((self.share >> Int32(level)) ^ 1) << Int32(level)) + Int32(of_node)
 
     @always_inline
-    def _is_there[index: Int](self) -> Bool:
-        comptime if Self.OTHERS < Self.SPLITS:
-            return True
-        else:
-            return self._leaf[index]() < Int32(Self.SPLITS)
+    def _is_there[i: Int](self, levels: Int32) -> Bool:
+        var is_there = levels > Int32(i) if Self.IN_PAIRS else True
+        comptime if 1 << Self.LEVELS == Self.SPLITS:
+            return is_there
+        return is_there and self._first_leaf[i]() < Int32(Self.SPLITS)
 
     @always_inline
-    def _slot(self, leaf: Int32) -> Int32:
-        """Returns where the slot of a leaf begins: two leaves share one, as one of them takes."""
-        comptime if slots_of(Self.SPLITS) == 1:
-            return 0
-        else:
-            return leaf * Self.SLOT_BYTES
+    def _slot_of[i: Int](self) -> Int32:
+        """Returns where the slot of what is taken begins."""
+        return self._slot(self._first_leaf[i](), Int32(i))
+
+    @always_inline
+    def _slot(self, leaf: Int32, level: Int32) -> Int32:
+        """Returns where a slot begins: a leaf's, or that of the node one level above a node.
+
+        Of both halves of a node only one leaves sums; the second one's first leaf names it.
+        """
+        comptime if Self.IN_PAIRS:
+            return ((((leaf >> level) | 1) << level) - 1) * Self.SLOT_BYTES
+        return leaf * Self.SLOT_BYTES
 
     @always_inline
     def _has_tile[own: Int, has_rows: Bool = False](self) -> Bool:
@@ -262,7 +275,7 @@ struct SplitK[shape: StreamingShape](SumsListener):
 def _sum_of_leaves[
     others: Int, tiles: Int, //, first: Int, count: Int, own: Int
 ](taken: RegisterTile[DType.uint32, PART, others, tiles, PARTS]) -> Sums:
-    """Returns the sums of leaves below one node."""
+    """Returns the sums of `count` leaves below one node, or of one that is added up."""
     comptime if count == 1:
         var sums = Sums(0)
         comptime for part in range(PARTS):

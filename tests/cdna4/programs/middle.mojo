@@ -40,7 +40,7 @@ struct Middle(Catalogue):
         show["middle64x128d4", BF16, NO_BIAS](visitor)
         show["middle64x128s2d4", BF16, Optional(BF16)](visitor)
         show["middle96x256s2d3", F32, Optional(F32)](visitor)
-        show["middle64x128s4d4", BF16, NO_BIAS](visitor)
+        show["middle96x128s4d4", BF16, NO_BIAS](visitor)
         show["middle128x128s3d3", BF16, Optional(BF16)](visitor)
         show["middle192x256d2", BF16, NO_BIAS](visitor)
         show["middle128x192d3", BF16, Optional(BF16)](visitor)
