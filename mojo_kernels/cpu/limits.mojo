@@ -33,14 +33,17 @@ struct Tuned(TrivialRegisterPassable):
         return self.bytes if kernel == BYTES else self.floats
 
 
-# N = K = 2880, one thread: AMD EPYC, 2026-11-30; Intel Xeon, 2026-11-28.
+# N = K = 2880, one thread: AMD EPYC, 2026-11-30; Intel Xeon, 2026-12-01 and 2026-11-28.
 comptime _ZEN_4 = Tuned(
     25, 17, "avx512_bf16", GroupLimits(12, 64, 64, 6), GroupLimits(14, ALL, 14, 8)
+)
+comptime _EMERALD_RAPIDS = Tuned(
+    6, 207, "avx512_bf16", GroupLimits(12, 12, 48, 6), GroupLimits(14, 12, 8, 8)
 )
 comptime _ICE_LAKE = Tuned(
     6, 106, "avx512_vnni", GroupLimits(12, 12, 36, 6), GroupLimits(14, 14, 12, 7)
 )
-comptime TABLE = [_ZEN_4, _ICE_LAKE]
+comptime TABLE = [_ZEN_4, _EMERALD_RAPIDS, _ICE_LAKE]
 comptime _OF_AVX2 = Tuned(0, 0, "avx2", GroupLimits(6, 6, 6, 6), GroupLimits(6, 6, 6, 6))
 # As many as there are registers.
 comptime _OF_16_BYTES = Tuned(0, 0, "16 bytes", GroupLimits(3, 3, 3, 3), GroupLimits(3, 3, 3, 3))
