@@ -34,7 +34,7 @@ PIXI = tomllib.loads((ROOT / "pixi.toml").read_text())
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MOJO_FILES = sorted((ROOT / "mojo_kernels").rglob("*.mojo"))
 LONGEST_FILE = 600
-LINE_BUDGET = {"mojo_kernels": 51_530, "python/mx_kernels": 21_800}
+LINE_BUDGET = {"mojo_kernels": 51_530, "python/mx_kernels": 21_805}
 """Lines of all files; raising one takes a reason in the commit."""
 MOST_OF_A_FAILURE = 4000
 """Characters."""

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 def register() -> None:
     """Tells vLLM of our kernels; vLLM may call it several times in a process."""
-    from vllm.model_executor.kernels.linear import (  # noqa: PLC0415  only vLLM calls this
+    import torch  # noqa: PLC0415  only vLLM calls this
+    from vllm.model_executor.kernels.linear import (  # noqa: PLC0415
         _POSSIBLE_MXFP4_KERNELS,
         register_linear_kernel,
     )
@@ -32,6 +33,10 @@ def register() -> None:
     register_quantization_config(OURS)(MXVllmConfig)
     if not current_platform.is_cpu():
         return
+    # Linux lets a process use AMX that asks for it. vLLM's attention leaves that to oneDNN, which
+    # with our layers never runs: an illegal instruction would end the process.
+    if torch.cpu._is_amx_tile_supported():
+        torch.cpu._init_amx()
     register_quantization_config(GPT_OSS)(GptOssConfig)
     if MXLinearKernel not in _POSSIBLE_MXFP4_KERNELS.get(PlatformEnum.CPU, ()):
         register_linear_kernel(MXLinearKernel, PlatformEnum.CPU, "mxfp4")
