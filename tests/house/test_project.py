@@ -111,7 +111,9 @@ def test_each_test_is_in_one_tier_and_all_are_in_the_nightly_one(tmp_path):
         collected(PIXI["tasks"][task], tmp_path) for task in ("test", "test-deep", "test-nightly")
     )
     assert nightly <= first | deep
+    spared = functions((first | deep) - nightly)
     assert functions(nightly) == functions(first | deep)
+    assert spared <= functions(first) & functions(deep)
     assert not first & deep
     rooms = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
     assert rooms == {test.split("/")[1] for test in first}
